@@ -1,0 +1,82 @@
+"""Names for what a sink stages: whose it is, and of which attempt. Nothing here touches a disk or a database.
+
+Staged output is keyed by flow and sink, then by generation, epoch and id (I6), and the names can
+be read back: a later start finds in them what it may drop.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from dataclasses import dataclass
+
+from holdfast.coordinator.sink import Epoch, SinkFlow
+from holdfast.errors import InvalidInputError
+from holdfast.ids import CheckpointId
+
+_DIRECTORY = re.compile(r"([0-9]{12,})-([0-9]{12,})-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
+_TABLE = re.compile(r"_hf_[0-9a-f]{12}_([0-9]+)_([0-9]+)_([a-z2-7]{26})")
+
+# PostgreSQL cuts identifiers after 63 bytes, without a word.
+_MAX_IDENTIFIER = 63
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """The attempt that a staged name belongs to."""
+
+    generation: int
+    number: int
+    id: CheckpointId
+
+    @classmethod
+    def of(cls, epoch: Epoch) -> Attempt:
+        return cls(epoch.generation, epoch.number, epoch.id)
+
+
+def owner_directory(flow: SinkFlow) -> str:
+    """A directory name of this flow's sink alone: readable in front, unique behind."""
+    readable = re.sub(r"[^A-Za-z0-9_-]+", ".", f"{flow.flow}.{flow.sink}").strip(".")[:100]
+    return f"{readable}-{_digest(flow)[:16]}"
+
+
+def attempt_directory(attempt: Attempt) -> str:
+    return f"{attempt.generation:012}-{attempt.number:012}-{attempt.id}"
+
+
+def parse_directory(name: str) -> Attempt | None:
+    """The attempt of a directory name, or None if it is not one of ours."""
+    matched = _DIRECTORY.fullmatch(name)
+    if matched is None:
+        return None
+    return Attempt(int(matched[1]), int(matched[2]), CheckpointId.parse(matched[3]))
+
+
+def table_prefix(flow: SinkFlow) -> str:
+    """What the staging tables of this flow's sink start with, and no other's."""
+    return f"_hf_{_digest(flow)[:12]}_"
+
+
+def attempt_table(flow: SinkFlow, attempt: Attempt) -> str:
+    id = base64.b32encode(attempt.id.as_uuid().bytes).decode().rstrip("=").lower()
+    name = f"{table_prefix(flow)}{attempt.generation}_{attempt.number}_{id}"
+    if len(name) > _MAX_IDENTIFIER:
+        raise InvalidInputError(
+            f"epoch {attempt.number} of generation {attempt.generation} makes no table name that fits"
+        )
+    return name
+
+
+def parse_table(name: str) -> Attempt | None:
+    """The attempt of a staging table's name, or None if it is not one of ours."""
+    matched = _TABLE.fullmatch(name)
+    if matched is None:
+        return None
+    number = int.from_bytes(base64.b32decode(matched[3].upper() + "======"), "big")
+    return Attempt(int(matched[1]), int(matched[2]), CheckpointId(number))
+
+
+def _digest(flow: SinkFlow) -> str:
+    # NUL is in neither name, so no two pairs make the same text.
+    return hashlib.sha256(f"{flow.flow}\0{flow.sink}".encode()).hexdigest()
