@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from holdfast.batch import CheckpointBatcher as CheckpointBatcher
     from holdfast.blobs.base import BlobStore as BlobStore
     from holdfast.blobs.files import FileBlobs as FileBlobs
     from holdfast.blobs.memory import MemoryBlobs as MemoryBlobs
@@ -24,12 +25,15 @@ if TYPE_CHECKING:
     from holdfast.errors import StoreUnavailableError as StoreUnavailableError
     from holdfast.ids import CheckpointId as CheckpointId
     from holdfast.layout import CheckpointPaths as CheckpointPaths
+    from holdfast.manifest.v2 import CheckpointManifestV2 as CheckpointManifestV2
 
     __version__: str
 
 _HOMES = {
     "BlobStore": "blobs.base",
+    "CheckpointBatcher": "batch",
     "CheckpointId": "ids",
+    "CheckpointManifestV2": "manifest.v2",
     "CheckpointPaths": "layout",
     "ConflictError": "errors",
     "CorruptError": "errors",
