@@ -124,6 +124,10 @@ class SequenceRegressionError(ConflictError):
 class OutcomeUnknownError(HoldfastError):
     """It may have happened and it may not. Read back before acting; never assume failure."""
 
+    #: Whether reading our bytes back proves that they stay. After a failed fsync it does not: what is read
+    #: may be in this machine's memory only.
+    proven_by_reading: bool = True
+
 
 class CorruptError(HoldfastError):
     """The bytes of ``key`` are there and wrong: truncated, flipped, foreign, or not what was recorded."""

@@ -208,15 +208,18 @@ class FileBlobs(BlobStore):
             found = os.stat(self._root)
         except FileNotFoundError as error:
             if self._root_seen:
-                raise StoreUnavailableError(f"the store's root {self._root} is gone").with_hint(
-                    "is the disk still mounted?"
-                ) from error
+                raise self._root_is_gone() from error
             return
         except OSError as error:
             raise self._translated(error, "looking at", ".") from error
         if not stat.S_ISDIR(found.st_mode):
             raise InvalidInputError(f"the store's root {self._root} is not a directory")
         self._root_seen = True
+
+    def _root_is_gone(self) -> StoreUnavailableError:
+        return StoreUnavailableError(f"the store's root {self._root} is gone").with_hint(
+            "is the disk still mounted?"
+        )
 
     # -- writing
 
@@ -289,25 +292,21 @@ class FileBlobs(BlobStore):
         self._synced[directory] = inode
 
     def _make_root(self) -> None:
-        made: list[str] = []
+        # Asked before looking: a rival thread may make the root, and see it, right after we missed it.
+        seen_before = self._root_seen
+        missing: list[str] = []
         path = self._root
-        while not os.path.isdir(path):
-            if os.path.lexists(path):
-                raise InvalidInputError(
-                    f"the store's root {self._root} can't be made: {path} is not a directory"
-                )
-            made.append(path)
+        while not _is_directory(path):
+            missing.append(path)
             path = os.path.dirname(path)
-        if made and self._root_seen:
-            raise StoreUnavailableError(f"the store's root {self._root} is gone").with_hint(
-                "is the disk still mounted?"
-            )
-        for missing in reversed(made):
+        if missing and seen_before:
+            raise self._root_is_gone()
+        for each in reversed(missing):
             with suppress(FileExistsError):
-                os.mkdir(missing)
-            _sync_directory(os.path.dirname(missing))
-        self._root_seen = True
+                os.mkdir(each)
+            _sync_directory(os.path.dirname(each))
         self._synced[self._root] = _inode_of(self._root)
+        self._root_seen = True
 
     def _after_failed_link(self, error: OSError, key: str, path: str, temporary: str, directory: int) -> None:
         """Return if the name was given to our file after all; raise what is known otherwise.
@@ -321,7 +320,7 @@ class FileBlobs(BlobStore):
                 f"creating {key!r} in {self._root}: the unfinished file was swept away; nothing was created"
             ) from error
         except OSError as blind:
-            raise OutcomeUnknownError(f"creating {key!r} in {self._root}: {error.strerror}") from blind
+            raise _unproven(f"creating {key!r} in {self._root}: {error.strerror}") from blind
         if ours:
             return
         _discard(temporary)
@@ -351,7 +350,7 @@ class FileBlobs(BlobStore):
         try:
             yield
         except OSError as error:
-            raise OutcomeUnknownError(
+            raise _unproven(
                 f"{doing} {key!r} in {self._root}: the disk did not confirm it: {error.strerror}"
             ).with_hint(
                 "end this process and look at the disk; reading back in this process proves nothing"
@@ -361,12 +360,31 @@ class FileBlobs(BlobStore):
         return translated(error, doing, key, self._root)
 
 
+def _unproven(message: str) -> OutcomeUnknownError:
+    error = OutcomeUnknownError(message)
+    error.proven_by_reading = False
+    return error
+
+
 def _sync_directory(directory: str) -> None:
     descriptor = os.open(directory, _DIRECTORY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _is_directory(path: str) -> bool:
+    """Whether ``path`` is a directory; False if nothing is there. A file there, or above, is in the way."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return False
+    except NotADirectoryError as error:
+        raise InvalidInputError(f"{path} can't be made: it lies below a file") from error
+    if not stat.S_ISDIR(found.st_mode):
+        raise InvalidInputError(f"{path} can't hold a store: it is not a directory")
+    return True
 
 
 def _inode_of(path: str) -> tuple[int, int]:
