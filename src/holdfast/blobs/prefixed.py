@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from holdfast.blobs.base import BlobInfo, BlobStore, Data, check_key, check_prefix
-from holdfast.errors import InvalidInputError
+from holdfast.errors import InvalidInputError, KeyExistsError, KeyNotFoundError
 
 
 class PrefixedBlobs(BlobStore):
@@ -20,20 +21,25 @@ class PrefixedBlobs(BlobStore):
         self._prefix = prefix
 
     def get(self, key: str) -> bytes:
-        return self._blobs.get(self._full(key))
+        with self._naming(key) as full:
+            return self._blobs.get(full)
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
-        return self._blobs.get_range(self._full(key), start, length)
+        with self._naming(key) as full:
+            return self._blobs.get_range(full, start, length)
 
     def head(self, key: str) -> BlobInfo | None:
-        found = self._blobs.head(self._full(key))
+        with self._naming(key) as full:
+            found = self._blobs.head(full)
         return self._shortened(found) if found else None
 
     def create(self, key: str, data: Data) -> None:
-        self._blobs.create(self._full(key), data)
+        with self._naming(key) as full:
+            self._blobs.create(full, data)
 
     def put(self, key: str, data: Data) -> None:
-        self._blobs.put(self._full(key), data)
+        with self._naming(key) as full:
+            self._blobs.put(full, data)
 
     def list(self, prefix: str, start_after: str | None = None) -> Iterator[BlobInfo]:
         check_prefix(prefix)
@@ -41,7 +47,8 @@ class PrefixedBlobs(BlobStore):
         return map(self._shortened, self._blobs.list(self._prefix + prefix, after))
 
     def delete(self, key: str) -> None:
-        self._blobs.delete(self._full(key))
+        with self._naming(key) as full:
+            self._blobs.delete(full)
 
     def sweep_leftovers(self, *, min_age_seconds: float) -> int:
         return self._blobs.sweep_leftovers(min_age_seconds=min_age_seconds)
@@ -49,9 +56,16 @@ class PrefixedBlobs(BlobStore):
     def __repr__(self) -> str:
         return f"PrefixedBlobs({self._blobs!r}, {self._prefix!r})"
 
-    def _full(self, key: str) -> str:
+    @contextmanager
+    def _naming(self, key: str) -> Iterator[str]:
+        """The key in the whole store; errors that callers act upon name the key that they know."""
         check_key(key)
-        return self._prefix + key
+        try:
+            yield self._prefix + key
+        except KeyNotFoundError as error:
+            raise KeyNotFoundError(key) from error
+        except KeyExistsError as error:
+            raise KeyExistsError(key) from error
 
     def _shortened(self, info: BlobInfo) -> BlobInfo:
         return replace(info, key=info.key.removeprefix(self._prefix))
