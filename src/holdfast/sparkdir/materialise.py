@@ -1,0 +1,194 @@
+"""A checkpoint becomes a new directory from which Spark resumes at the next batch.
+
+Always a fresh one: rolling an old directory back in place leaves newer snapshots behind, and Spark loads them
+without a word. What is written is the union over the chain, snapshot first, later entries winning. Every byte
+has been checked on the way: artifacts against the sealed manifest, each file against the index captured with
+it, and at the end the directory against what a resume needs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from holdfast.batch import decode_batch
+from holdfast.blobs.base import BlobStore, check_key
+from holdfast.blobs.opening import open_blobs
+from holdfast.errors import ConflictError, CorruptError, InvalidInputError
+from holdfast.ids import CheckpointId
+from holdfast.manifest.v2 import CheckpointManifestV2
+from holdfast.sparkdir.index import INDEX_PATH, FileEntry, FileIndex, decode_index
+from holdfast.sparkdir.reading import IncompleteBatchError, SparkCheckpoint, is_hidden
+from holdfast.sparkdir.required import required_files
+
+_PLACES = ("offsets/", "commits/", "sources/", "state/")
+# transformWithState keeps the absolute path of its schemas: "file:/old/place/state/0/_stateSchema/…".
+_SCHEMA_PATH = re.compile(rb'"(?:[^"\\]|\\.)*?(/state/[0-9]+/_stateSchema/)')
+
+
+class Artifacts(Protocol):
+    """What this module asks of a store: the verified artifacts of a checkpoint's chain, snapshot first."""
+
+    def read_state(self, checkpoint_id: CheckpointId, operator: str, partition: int) -> list[bytes]: ...
+
+    def read_logs(self, checkpoint_id: CheckpointId) -> list[bytes]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Materialised:
+    """``files`` is the chain's index: of the files as captured, before paths in them were rewritten."""
+
+    batch_id: int
+    files: FileIndex
+    bytes: int
+    rewritten: tuple[str, ...]
+
+
+def chain_index(store: Artifacts, checkpoint_id: CheckpointId) -> dict[str, FileEntry]:
+    """What the chain of ``checkpoint_id`` holds, from its small log artifacts: no state is read."""
+    return _log_union(store, checkpoint_id)[1]
+
+
+def materialise(
+    manifest: CheckpointManifestV2, store: Artifacts, target: str | os.PathLike[str]
+) -> Materialised:
+    """Write the checkpoint into ``target``, a new or empty directory (or URL), and prove that it is complete.
+
+    Raises ConflictError if something is there already, CorruptError if anything is not what was recorded.
+    A failure leaves a partial directory behind, never one that lacks something and looks whole: ``metadata``,
+    without which Spark refuses to start over state, is written last.
+    """
+    batch = manifest.engine.batch_id if manifest.engine is not None else None
+    if batch is None:
+        raise InvalidInputError(f"checkpoint {manifest.checkpoint_id} was not taken from a Spark checkpoint")
+    checkpoint_id = manifest.checkpoint_id
+    place = _Place(target)
+    logs, index = _log_union(store, checkpoint_id)
+    for operator, entry in sorted(manifest.operators.items()):
+        for partition in entry.partitions:
+            containers = store.read_state(checkpoint_id, operator, partition.partition_id)
+            prefix = f"state/{operator}/{partition.partition_id}/"
+            place.write_all(_checked(_union(containers, prefix), index))
+    last = logs.pop("metadata", None)
+    if last is None:
+        raise CorruptError(str(checkpoint_id), "its log artifacts hold no metadata file")
+    place.write_all(_checked(logs.items(), index))
+    place.write_all(_checked([("metadata", last)], index))
+    _check_complete(place, index, batch, str(checkpoint_id))
+    return Materialised(batch, index, place.bytes, tuple(place.rewritten))
+
+
+def _log_union(
+    store: Artifacts, checkpoint_id: CheckpointId
+) -> tuple[dict[str, bytes], dict[str, FileEntry]]:
+    logs: dict[str, bytes] = {}
+    index: dict[str, FileEntry] = {}
+    for container in store.read_logs(checkpoint_id):
+        entries = dict(decode_batch(container))
+        listed = entries.pop(INDEX_PATH, None)
+        if listed is None:
+            raise CorruptError(str(checkpoint_id), f"a log artifact of its chain holds no {INDEX_PATH}")
+        index.update(decode_index(listed, str(checkpoint_id)))
+        logs.update(entries)
+    for path in (*logs, *index):
+        _check_path(path)
+    return logs, index
+
+
+def _union(containers: Iterable[bytes], prefix: str) -> Iterator[tuple[str, bytes]]:
+    files: dict[str, bytes] = {}
+    for container in containers:
+        files.update(decode_batch(container))
+    for path in files:
+        if not path.startswith(prefix):
+            raise CorruptError(path, f"lies outside {prefix!r}, where its artifact belongs")
+        _check_path(path)
+    yield from files.items()
+
+
+def _check_path(path: str) -> None:
+    """Refuse a name that Spark would not have written, above all one that leads out of the target."""
+    try:
+        check_key(path)
+    except InvalidInputError as error:
+        raise CorruptError(path, f"not a path inside a checkpoint directory: {error}") from error
+    if is_hidden(path) or "\\" in path or not (path == "metadata" or path.startswith(_PLACES)):
+        raise CorruptError(path, "not a path that Spark writes in a checkpoint directory")
+
+
+def _checked(files: Iterable[tuple[str, bytes]], index: FileIndex) -> Iterator[tuple[str, bytes]]:
+    for path, data in files:
+        if index.get(path) != FileEntry.of(data):
+            raise CorruptError(path, "its bytes are not the ones recorded in the chain's index")
+        yield path, data
+
+
+def _check_complete(place: _Place, index: FileIndex, batch: int, checkpoint: str) -> None:
+    missing = set(index) - place.written
+    if missing:
+        raise CorruptError(
+            min(missing), f"recorded in the index of {checkpoint}, but in none of its artifacts"
+        )
+    try:
+        required_files(SparkCheckpoint(place.blobs), batch)
+    except IncompleteBatchError as error:
+        raise CorruptError(checkpoint, f"does not hold all that batch {batch} needs: {error.path}") from error
+
+
+class _Place:
+    """The directory being written. Knows where it is, since some files must say so inside."""
+
+    def __init__(self, target: str | os.PathLike[str]) -> None:
+        text = os.fspath(target)
+        self.blobs: BlobStore = open_blobs(text)
+        root = getattr(self.blobs, "root", None)
+        self._root: Path | None = Path(root) if root is not None else None
+        self._uri = text.rstrip("/") if self._root is None else f"file:{self._root}"
+        self.written: set[str] = set()
+        self.rewritten: list[str] = []
+        self.bytes = 0
+        if self._root is not None:
+            self._make_root(self._root)
+        elif next(iter(self.blobs.list("")), None) is not None:
+            raise ConflictError(f"{text} is not empty").with_hint("restore into a place that is")
+
+    @staticmethod
+    def _make_root(root: Path) -> None:
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            if any(root.iterdir()):
+                raise ConflictError(f"{root} is not empty").with_hint("restore into a new directory")
+        except (FileExistsError, NotADirectoryError) as error:
+            raise ConflictError(f"{root} is not a directory").with_hint(
+                "restore into a new directory"
+            ) from error
+
+    def write_all(self, files: Iterable[tuple[str, bytes]]) -> None:
+        for path, data in files:
+            self._write(path, self._rewrite(path, data))
+            self.written.add(path)
+            self.bytes += len(data)
+
+    def _rewrite(self, path: str, data: bytes) -> bytes:
+        if "/_metadata/v2/" not in path:
+            return data
+        changed = _SCHEMA_PATH.sub(lambda match: b'"' + self._uri.encode() + match[1], data)
+        if changed != data:
+            self.rewritten.append(path)
+        return changed
+
+    def _write(self, path: str, data: bytes) -> None:
+        if self._root is None:
+            self.blobs.create(path, data)
+            return
+        # Not through the store: nobody trusts this directory before the last file, so syncing each is waste.
+        full = self._root / path
+        full.parent.mkdir(parents=True, exist_ok=True)
+        # A new file, and never through a link that somebody planted meanwhile.
+        descriptor = os.open(full, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
