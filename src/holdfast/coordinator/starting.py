@@ -1,0 +1,221 @@
+"""Starting a flow: look, announce, finish what the last run left, and only then go on.
+
+    plan ─► start ─► resolve ─► sweep ─► (materialise, replay, run: the engine's part)
+    reads    the ledger record that fences every older generation
+
+A refusal belongs into ``plan``: it ends there, and nobody is fenced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from holdfast.coordinator.epochs import Identity, Limits, Run, commit_all
+from holdfast.coordinator.sink import (
+    Epoch,
+    Outcome,
+    Sink,
+    SinkFlow,
+    SinkOutcomeUnknownError,
+    StagedOutputGoneError,
+)
+from holdfast.coordinator.steps import Observer, ignore, observed
+from holdfast.errors import ConflictError, CorruptError
+from holdfast.ids import CheckpointId
+from holdfast.ledger import (
+    Author,
+    CheckpointRecord,
+    Decision,
+    History,
+    OutcomeRecord,
+    StartRecord,
+    new_writer,
+)
+from holdfast.manifest import SinkCommitStatus
+from holdfast.recovery import RecoveryPlan, plan_recovery
+from holdfast.store import PartitionedCheckpointStore
+
+
+@dataclass(frozen=True, slots=True)
+class StartPlan:
+    """What a start would do. Nothing has been written yet."""
+
+    history: History
+    recovery: RecoveryPlan
+
+    @property
+    def last(self) -> Decision | None:
+        """The newest decision on the timeline: what the sinks show, or are about to."""
+        return self.history.newest_decision
+
+    @property
+    def declared(self) -> StartRecord | None:
+        """What the run that took the last decision had declared."""
+        if self.last is None:
+            return None
+        record = self.history.record(self.last.generation)
+        return record if isinstance(record, StartRecord) else None
+
+    def checkpoint_before(self, decision: Decision) -> CheckpointId | None:
+        """The checkpoint that ``decision`` continued; None where it was the first."""
+        before = self.history.record(decision.after) if decision.after else None
+        return before.checkpoint_id if isinstance(before, CheckpointRecord) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A generation that may write, and the sinks whose staged output has to be made again first."""
+
+    run: Run
+    to_feed_again: tuple[str, ...]
+
+
+class Coordinator:
+    """The protocol of one flow. Sinks and store are its only hands; Spark is somebody else's."""
+
+    def __init__(
+        self,
+        store: PartitionedCheckpointStore,
+        flow: str,
+        sinks: Mapping[str, Sink],
+        *,
+        identity: Identity,
+        limits: Limits | None = None,
+        observe: Observer = ignore,
+    ) -> None:
+        self._store = store
+        self._flow = flow
+        self._sinks = dict(sinks)
+        self._identity = identity
+        self._limits = limits or Limits()
+        self._observe = observe
+
+    # --- plan: read-only -----------------------------------------------------------------------
+
+    def plan(self) -> StartPlan:
+        """Everything that could refuse this start, refused now, with nobody fenced.
+
+        Sinks are read before the ledger: an epoch committed between the two reads is then in the
+        ledger for certain, and what a sink shows above it was decided by nobody.
+        """
+        with observed(self._observe, "plan") as facts:
+            shown = {name: sink.open(SinkFlow(self._flow, name)) for name, sink in self._sinks.items()}
+            history = self._store.ledger.read()
+            for name, epoch in shown.items():
+                _check_shown(name, epoch, history)
+            self._check_dropped_sinks(history)
+            recovery = plan_recovery(self._store)
+            if recovery.verdict == "stuck":
+                raise CorruptError(self._flow, recovery.reason or "no way to resume was found").with_hint(
+                    recovery.command or "holdfast recover --dry-run"
+                )
+            facts.update(verdict=recovery.verdict, skipped=len(recovery.skipped), replay=len(recovery.replay))
+        return StartPlan(history, recovery)
+
+    def _check_dropped_sinks(self, history: History) -> None:
+        last = history.newest_decision
+        if last is None:
+            return
+        # A person's answer, whichever it is, settles a sink that is not declared any more.
+        for name, status in sorted(history.statuses(last.epoch).items()):
+            if status.is_pending and name not in self._sinks:
+                raise SinkOutcomeUnknownError(name, last.epoch)
+
+    # --- start: from here on older generations are fenced ---------------------------------------
+
+    def start(self, plan: StartPlan) -> Started:
+        """Become the newest generation, then bring the sinks to where the ledger says they are."""
+        record = self._announce(plan)
+        author = Author(record.n, record.writer)
+        history = self._store.ledger.read()
+        last = plan.last
+        to_feed_again = self._resolve(last, history, author) if last is not None else ()
+        self._sweep(author, history)
+        run = Run(
+            self._store,
+            self._sinks,
+            author=author,
+            last=last,
+            highest_epoch=history.highest_epoch,
+            parent=plan.recovery.chosen,
+            identity=self._identity,
+            limits=self._limits,
+            observe=self._observe,
+        )
+        return Started(run, to_feed_again)
+
+    def _announce(self, plan: StartPlan) -> StartRecord:
+        with observed(self._observe, "start") as facts:
+            record = self._store.ledger.append(
+                StartRecord(
+                    pipeline_hash=self._identity.pipeline_hash,
+                    topology=dict(self._identity.topology),
+                    from_id=plan.recovery.chosen,
+                    corrupt=[skipped.id for skipped in plan.recovery.skipped],
+                ),
+                author=Author(0, new_writer()),
+                planned_at=plan.history.head,
+            )
+            facts.update(generation=record.n, writer=record.writer)
+        return record
+
+    def _resolve(self, last: Decision, history: History, author: Author) -> tuple[str, ...]:
+        """Ask, then tell, every sink whose commit of the last decision is not on record (I3)."""
+        undone = [name for name in _undone(last, history) if name in self._sinks]
+        if not undone:
+            return ()
+        epoch = Epoch(last.epoch, last.checkpoint_id, last.generation)
+        to_feed_again: list[str] = []
+        with observed(self._observe, "resolve", epoch=last.epoch) as facts:
+            for name in undone:
+                try:
+                    self._resolve_one(name, last, epoch, history)
+                except StagedOutputGoneError:
+                    to_feed_again.append(name)
+            done = {name: SinkCommitStatus.COMMITTED for name in undone if name not in to_feed_again}
+            if done:
+                self._store.ledger.append(OutcomeRecord(epoch=last.epoch, statuses=done), author=author)
+            facts.update(sinks=list(done), feed_again=to_feed_again)
+        return tuple(to_feed_again)
+
+    def _resolve_one(self, name: str, last: Decision, epoch: Epoch, history: History) -> None:
+        sink = self._sinks[name]
+        receipts = history.receipts(last)
+        if history.statuses(last.epoch)[name].is_pending:  # nobody has said how it went: ask the sink first
+            outcome = sink.outcome(epoch, receipts[name])
+            if outcome is Outcome.COMMITTED:
+                return
+            if outcome is Outcome.UNKNOWN:
+                raise SinkOutcomeUnknownError(name, last.epoch)
+        commit_all({name: sink}, receipts, epoch, seconds=self._limits.commit_seconds, observe=self._observe)
+
+    def _sweep(self, author: Author, history: History) -> None:
+        def decided(number: int, id: CheckpointId) -> bool:
+            decision = history.decision_of(number)
+            return decision is not None and decision.checkpoint_id == id
+
+        for name, sink in self._sinks.items():
+            with observed(self._observe, "sweep", sink=name):
+                sink.sweep(author.generation, decided)
+
+
+def _undone(last: Decision, history: History) -> list[str]:
+    """Sinks of a decision that nobody has recorded as committed, in name order."""
+    return sorted(name for name, status in history.statuses(last.epoch).items() if not status.is_committed)
+
+
+def _check_shown(name: str, shown: Epoch | None, history: History) -> None:
+    if shown is None:
+        return
+    if shown.number > history.highest_epoch:
+        raise ConflictError(
+            f"sink {name!r} shows epoch {shown.number} of this flow, "
+            f"but the ledger has decided none above {history.highest_epoch}"
+        ).with_hint("is the store the flow's own? if it was restored from a copy, point it at the original")
+    decision = history.decision_of(shown.number)
+    if decision is not None and decision.checkpoint_id != shown.id:
+        raise ConflictError(
+            f"sink {name!r} shows epoch {shown.number} of checkpoint {shown.id}, "
+            f"but the ledger decided {decision.checkpoint_id} for it"
+        ).with_hint("the sink was written by another store under the same flow name; give one a new name")

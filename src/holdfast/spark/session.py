@@ -1,0 +1,66 @@
+"""The Spark session a pipeline runs in, and the settings that a query of ours needs. Starts no query."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from holdfast.errors import InvalidInputError, MissingExtraError
+from holdfast.spark.java import find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+#: State of our own runs: RocksDB with a changelog, in format 2, whose file names are never used twice.
+STATE_SETTINGS: Mapping[str, str] = {
+    "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
+}
+
+#: What a session that we make ourselves starts with; a pipeline's own ``spark:`` settings win.
+SESSION_SETTINGS: Mapping[str, str] = {
+    "spark.master": "local[*]",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # A stop during a Python callback runs a regex over the error text; on the default stack it overflows.
+    "spark.driver.extraJavaOptions": "-Xss8m",
+    "spark.sql.session.timeZone": "UTC",
+}
+
+
+def session_for(app: str, settings: Mapping[str, str]) -> SparkSession:
+    """The active session, or a new one, set up for ``app``. Settings that only count at start must be new."""
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise MissingExtraError("spark", "running a pipeline") from error
+
+    session = SparkSession.getActiveSession()
+    if session is None:
+        find_java().export(os.environ)
+        # Workers must run this very interpreter, not whatever `python3` is on their PATH.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        builder = SparkSession.builder.appName(app)
+        for name, value in {**SESSION_SETTINGS, **STATE_SETTINGS, **settings}.items():
+            builder = builder.config(name, value)
+        session = builder.getOrCreate()
+        session.sparkContext.setLogLevel("ERROR")
+        return session
+    for name, value in {**STATE_SETTINGS, **settings}.items():
+        _set(session, name, value)
+    return session
+
+
+def _set(session: SparkSession, name: str, value: str) -> None:
+    if session.conf.get(name, None) == value:
+        return
+    if not session.conf.isModifiable(name) and name.startswith("spark.sql."):
+        raise InvalidInputError(f"{name} cannot be changed in a running Spark session").with_hint(
+            "stop the session first, or leave this setting out"
+        )
+    session.conf.set(name, value)
