@@ -12,8 +12,14 @@ from holdfast.testing.faulty import FaultyBlobs, When
 
 if TYPE_CHECKING:
     from holdfast.testing.blob_suite import BlobSuite
+    from holdfast.testing.positions import PersistentPositionSuite, PositionSuite, SharedPositionSuite
 
-_SUITES = {"BlobSuite": "blob_suite"}
+_SUITES = {
+    "BlobSuite": "blob_suite",
+    "PersistentPositionSuite": "positions",
+    "PositionSuite": "positions",
+    "SharedPositionSuite": "positions",
+}
 
 __all__ = [
     "CALLS",
@@ -24,6 +30,9 @@ __all__ = [
     "CrashingBlobs",
     "FakeClock",
     "FaultyBlobs",
+    "PersistentPositionSuite",
+    "PositionSuite",
+    "SharedPositionSuite",
     "When",
 ]
 
