@@ -16,7 +16,7 @@ from holdfast.errors import InvalidInputError
 from holdfast.ids import CheckpointId
 
 _DIRECTORY = re.compile(r"([0-9]{12,})-([0-9]{12,})-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
-_TABLE = re.compile(r"_hf_[0-9a-f]{12}_([0-9]+)_([0-9]+)_([a-z2-7]{26})")
+_TABLE = re.compile(r"_hf_[0-9a-f]{10}_([0-9]+)_([0-9]+)_([a-z2-7]{26})_[0-9]+")
 
 # PostgreSQL cuts identifiers after 63 bytes, without a word.
 _MAX_IDENTIFIER = 63
@@ -55,15 +55,22 @@ def parse_directory(name: str) -> Attempt | None:
 
 def table_prefix(flow: SinkFlow) -> str:
     """What the staging tables of this flow's sink start with, and no other's."""
-    return f"_hf_{_digest(flow)[:12]}_"
+    return f"_hf_{_digest(flow)[:10]}_"
 
 
-def attempt_table(flow: SinkFlow, attempt: Attempt) -> str:
+def attempt_tables(flow: SinkFlow, attempt: Attempt) -> str:
+    """What the names of an attempt's staging tables start with; the part follows."""
     id = base64.b32encode(attempt.id.as_uuid().bytes).decode().rstrip("=").lower()
-    name = f"{table_prefix(flow)}{attempt.generation}_{attempt.number}_{id}"
+    return f"{table_prefix(flow)}{attempt.generation}_{attempt.number}_{id}_"
+
+
+def part_table(flow: SinkFlow, attempt: Attempt, part: int) -> str:
+    """The staging table of one micro-batch."""
+    name = f"{attempt_tables(flow, attempt)}{part}"
     if len(name) > _MAX_IDENTIFIER:
         raise InvalidInputError(
-            f"epoch {attempt.number} of generation {attempt.generation} makes no table name that fits"
+            f"part {part} of epoch {attempt.number} of generation {attempt.generation} "
+            "makes no table name that fits"
         )
     return name
 
