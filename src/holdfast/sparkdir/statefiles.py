@@ -37,7 +37,7 @@ _MAX_UTF = 65_535
 _MAX_ZIP_METADATA = 64 << 20
 _MAX_ZSTD_BYTES = 1 << 30
 # What zipfile raises for bytes that are not a zip, or not one it can read, over the years.
-_ZIP_ERRORS = (
+ZIP_ERRORS = (
     zipfile.BadZipFile,
     zlib.error,
     KeyError,
@@ -68,28 +68,35 @@ class ChangelogHeader:
 
 
 def lz4_blocks(data: bytes, key: str) -> Iterator[bytes]:
-    """The decompressed blocks of lz4-java's LZ4BlockOutputStream, one by one.
+    """The decompressed blocks of lz4-java's LZ4BlockOutputStream, one by one, up to the end mark.
 
-    Ends at the end mark. Raises CorruptError at a bad magic, a length that cannot be true, a block
-    that does not decompress to its length, or a stream without its end mark. The xxHash of each
-    block is left to ``verify``: no Python that we depend on computes it fast.
+    Raises CorruptError at a bad magic, a length that cannot be true, a block that does not decompress to its
+    length, a stream without its end mark, or bytes after it. The xxHash of each block is left to
+    ``check_structure``: no Python that we depend on computes it fast.
     """
+    return (plain for _, plain, _ in lz4_frames(data, key))
+
+
+def lz4_frames(data: bytes, key: str) -> Iterator[tuple[int, bytes, int]]:
+    """Where each block begins, its decompressed bytes, and the checksum recorded of them."""
     at = 0
     while True:
         if len(data) - at < _FRAME_HEADER.size:
             raise CorruptError(key, f"an LZ4 block header is cut short at byte {at}")
-        magic, token, stored, plain, _ = _FRAME_HEADER.unpack_from(data, at)
-        at += _FRAME_HEADER.size
+        magic, token, stored, plain, checksum = _FRAME_HEADER.unpack_from(data, at)
+        begin, at = at, at + _FRAME_HEADER.size
         if magic != _MAGIC:
-            raise CorruptError(key, f"no LZ4 block at byte {at - _FRAME_HEADER.size}")
+            raise CorruptError(key, f"no LZ4 block at byte {begin}")
         if plain == 0 and stored == 0:
-            return
+            break
         if not (0 < plain <= _MAX_BLOCK and 0 < stored <= len(data) - at):
             raise CorruptError(
                 key, f"an LZ4 block claims {stored} bytes for {plain}, of {len(data) - at} there"
             )
-        yield _block(data[at : at + stored], token & 0xF0, plain, key)
+        yield begin, _block(data[at : at + stored], token & 0xF0, plain, key), checksum
         at += stored
+    if at != len(data):
+        raise CorruptError(key, f"{len(data) - at} bytes are left after the last LZ4 block")
 
 
 def _block(stored: bytes, method: int, plain: int, key: str) -> bytes:
@@ -120,15 +127,19 @@ def head_of(data: bytes, length: int, codec: str, key: str) -> bytes:
 
 def decompressed(data: bytes, codec: str, key: str) -> Iterator[bytes]:
     """``data`` in pieces of bounded size, by the codec that the query's pinned conf names."""
-    name = codec.rsplit(".", 1)[-1].lower()
-    if name in ("lz4", "lz4compressioncodec"):
+    if is_lz4(codec):
         yield from lz4_blocks(data, key)
-    elif name in ("zstd", "zstdcompressioncodec"):
+    elif codec.rsplit(".", 1)[-1].lower() in ("zstd", "zstdcompressioncodec"):
         yield _zstd(data, key)
     else:
         raise UnsupportedFormatError(
             key, f"state compressed with {codec!r}; lz4 and zstd can be read"
         ).with_hint("set spark.sql.streaming.stateStore.compression.codec to lz4 or zstd for a new query")
+
+
+def is_lz4(codec: str) -> bool:
+    """By its short name or its class, as Spark takes both."""
+    return codec.rsplit(".", 1)[-1].lower() in ("lz4", "lz4compressioncodec")
 
 
 def _zstd(data: bytes, key: str) -> bytes:
@@ -150,6 +161,8 @@ def read_changelog_header(data: bytes, codec: str, key: str) -> ChangelogHeader:
     head = head_of(data, 6 + _MAX_UTF, codec, key)
     if head[:3] != b"\x00\x02v":
         return ChangelogHeader(1, None)
+    if len(head) < 4:
+        raise CorruptError(key, "the changelog ends inside its header")
     version = head[3] - ord("0")
     if version == 2:
         return ChangelogHeader(2, None)
@@ -216,7 +229,7 @@ def _zip_metadata(data: bytes, key: str) -> dict[str, Any]:
             with archive.open(info) as entry:
                 # The claimed size bounds what we read, whatever the compressed bytes would expand to.
                 text = entry.read(info.file_size).decode()
-    except _ZIP_ERRORS as error:
+    except ZIP_ERRORS as error:
         raise CorruptError(key, f"the snapshot is not a readable zip: {error!r}") from error
     version, _, body = text.partition("\n")
     if version != "v1":
