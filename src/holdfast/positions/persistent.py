@@ -10,13 +10,21 @@ session, and a rollback has nothing to undo.
 
 from __future__ import annotations
 
+import os
 import threading
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from holdfast.errors import CorruptError, InvalidInputError, SequenceRegressionError, UnsupportedFormatError
+from holdfast.errors import (
+    CorruptError,
+    InvalidInputError,
+    SequenceRegressionError,
+    StoreUnavailableError,
+    UnsupportedFormatError,
+)
 from holdfast.positions.base import (
     KEEP,
     Guard,
@@ -352,6 +360,22 @@ def number_from_bytes(raw: Any, key: str) -> int:
     if len(raw) != 8:
         raise CorruptError(key, f"a number is 8 bytes, and this is {len(raw)}")
     return int.from_bytes(raw, "big")
+
+
+def make_directory(path: Path) -> None:
+    """Create ``path`` and its parents where they are missing, durably. Raises StoreUnavailableError."""
+    try:
+        missing = [each for each in (path, *path.parents) if not each.exists()]
+        path.mkdir(parents=True, exist_ok=True)
+        for each in missing:
+            # A new directory is there after a power cut once the one that names it is on disk.
+            descriptor = os.open(each.parent, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+    except OSError as error:
+        raise StoreUnavailableError(f"{path}: {error}") from error
 
 
 def check_schema(version: int | None, where: str) -> None:

@@ -29,6 +29,7 @@ from holdfast.positions.persistent import (
     StagedCheckpoint,
     check_schema,
     known_markers,
+    make_directory,
     number_from_bytes,
     number_to_bytes,
     session_through,
@@ -429,7 +430,7 @@ def _driver(target: str | Callable[[], Connection], dialect: str | None, sync: b
         if not path or path.startswith(":memory:"):
             raise InvalidInputError("sqlite:/// needs the path of a file; memory:// is the store in memory")
         found = sqlite_driver(path, sync=sync)
-        _make_parents(path)
+        make_directory(Path(path).absolute().parent)
     elif isinstance(target, str) and target.startswith("postgresql://"):
         found = postgresql_driver(target, sync=sync)
     else:
@@ -439,13 +440,6 @@ def _driver(target: str | Callable[[], Connection], dialect: str | None, sync: b
     if dialect is not None and dialect != found.dialect:
         raise InvalidInputError(f"the URL is {found.dialect}, and dialect says {dialect!r}")
     return found
-
-
-def _make_parents(path: str) -> None:
-    try:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreUnavailableError(f"{path}: {error}") from error
 
 
 def _entry(row: Row) -> SourceCheckpoint:

@@ -208,12 +208,13 @@ class PositionSuite:
     @pytest.mark.parametrize("bad", BAD_NUMBERS, ids=repr)
     def test_a_number_that_is_no_u64_is_refused(self, store: SourceCheckpointStore, bad: Any) -> None:
         with store.session():
-            for call in (
+            calls: list[Callable[[], object]] = [
                 lambda: store.stage_checkpoint("s", bad),
                 lambda: store.stage_result_sequence("q", bad),
                 lambda: store.write_result_sequence("q", bad),
                 lambda: store.write_config_hash(bad),
-            ):
+            ]
+            for call in calls:
                 with pytest.raises(InvalidInputError):
                     call()
 
