@@ -157,6 +157,9 @@ class Engine(msgspec.Struct, frozen=True):
     operators: dict[str, str] = {}
     logs: LogArtifact | None = None
 
+    def with_logs(self, logs: LogArtifact) -> Engine:
+        return msgspec.structs.replace(self, logs=logs)
+
 
 def decode_base64(text: str, what: str) -> bytes:
     """RFC 4648, padded, nothing else: two texts never mean the same bytes. Raises CorruptError."""

@@ -40,6 +40,8 @@ from holdfast.manifest.parts import (
 )
 
 VERSION = 2
+#: Of the one content of a checkpoint these are no part: two savers of the same may differ in them.
+FILLED_BY_STORES = frozenset({"generation", "writer", "parent_seal", "seal", "objects"})
 
 
 class CheckpointManifestV2(msgspec.Struct, kw_only=True):
@@ -95,9 +97,11 @@ class CheckpointManifestV2(msgspec.Struct, kw_only=True):
 
     def sealed(self) -> Self:
         """A copy that carries the seal of its present content."""
-        copy = msgspec.structs.replace(self)
-        copy.seal = self.computed_seal()
-        return copy
+        return self.replaced(seal=self.computed_seal())
+
+    def replaced(self, **fields: Any) -> Self:
+        """A copy with these fields set. The other fields are the same objects."""
+        return msgspec.structs.replace(self, **fields)
 
     def computed_seal(self) -> str:
         """The seal these fields would get. A manifest read with unknown keys has another: see
@@ -107,6 +111,25 @@ class CheckpointManifestV2(msgspec.Struct, kw_only=True):
 
     def seal_matches(self) -> bool:
         return self.seal is not None and self.seal == self.computed_seal()
+
+    def needs_parent(self) -> bool:
+        """Whether some state here is only what changed since the parent."""
+        if self.engine is not None and self.engine.logs is not None and self.engine.logs.is_delta:
+            return True
+        return any(
+            bool(
+                {part.partition_id for part in entry.partitions if part.is_delta}
+                - {part.partition_id for part in entry.partitions if not part.is_delta}
+            )
+            for entry in self.operators.values()
+        )
+
+
+def differing_fields(one: CheckpointManifestV2, other: CheckpointManifestV2) -> list[str]:
+    """The fields in which two manifests say different things. What a store fills in itself is not content."""
+    documents = to_document(one), to_document(other)
+    names = documents[0].keys() - FILLED_BY_STORES
+    return sorted(name for name in names if documents[0][name] != documents[1][name])
 
 
 def seal_of(document: dict[str, Any]) -> str:
