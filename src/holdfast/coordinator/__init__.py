@@ -5,6 +5,7 @@ No Spark, and no I/O of its own: everything goes through the store, its ledger, 
 
 from __future__ import annotations
 
+from holdfast.coordinator.epochs import Capture, Identity, Limits, Run
 from holdfast.coordinator.sink import (
     Decided,
     Epoch,
@@ -14,17 +15,25 @@ from holdfast.coordinator.sink import (
     SinkOutcomeUnknownError,
     StagedOutputGoneError,
 )
+from holdfast.coordinator.starting import Coordinator, Started, StartPlan
 from holdfast.coordinator.steps import Observer, Step, ignore, observed
 
 __all__ = [
+    "Capture",
+    "Coordinator",
     "Decided",
     "Epoch",
+    "Identity",
+    "Limits",
     "Observer",
     "Outcome",
+    "Run",
     "Sink",
     "SinkFlow",
     "SinkOutcomeUnknownError",
     "StagedOutputGoneError",
+    "StartPlan",
+    "Started",
     "Step",
     "ignore",
     "observed",

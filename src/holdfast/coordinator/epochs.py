@@ -18,6 +18,7 @@ One epoch:  admit ─► begin ─► prepare ─► capture ─► manifest ─
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -39,6 +40,8 @@ log = logging.getLogger(__name__)
 Capture: TypeAlias = Callable[[CheckpointWriter], None]
 
 COMMIT_ATTEMPTS = 3
+#: The pointer is a hint that no recovery needs; a flow moves it this seldom, and when it stops.
+POINTER_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,7 @@ class Run:
         self._observe = observe
         self._broken = False
         self._committed_here = False
+        self._pointed_at = time.monotonic()
 
     # --- admit -------------------------------------------------------------------------------
 
@@ -185,17 +189,19 @@ class Run:
         try:
             with observed(self._observe, "publish", epoch=epoch.number) as facts:
                 writer.publish()
-                facts.update(record=writer.record.n)
+                decision = writer.record
+                assert decision is not None  # publish returned, so it is written
+                facts.update(record=decision.n)
         except ConflictError as error:
             # Another record has our number: this attempt is known to be undecided, and only then may
             # it be taken back. Any other error leaves that open, and aborts nothing.
             self._abort(epoch, receipts, error)
             raise
-        self.last = writer.record
+        self.last = decision
         self.parent = writer.id
         self._highest_epoch = epoch.number
         self._committed_here = False
-        return writer.record
+        return decision
 
     def _abort(self, epoch: Epoch, receipts: Mapping[str, list[Receipt]], cause: BaseException) -> None:
         results = side_by_side(
@@ -216,7 +222,12 @@ class Run:
 
     def _finish(self, decision: Decision) -> None:
         with observed(self._observe, "finish", epoch=decision.epoch):
-            self._store.hint(self.parent, at_most_every_seconds=60.0)
+            if time.monotonic() - self._pointed_at >= POINTER_SECONDS:
+                self._point(decision)
+
+    def _point(self, decision: Decision) -> None:
+        self._store.point_to(decision.checkpoint_id)
+        self._pointed_at = time.monotonic()
 
     def feed_again(self, names: tuple[str, ...], decision: Decision, rows: Any) -> None:
         """Give the rows of a decided epoch, computed once more, to sinks whose staged output is gone (I3).
@@ -251,7 +262,7 @@ class Run:
                     ),
                     author=self.author,
                 )
-                self._store.hint(self.parent, at_most_every_seconds=0.0)
+                self._point(self.last)
             self._store.ledger.append(
                 StopRecord(epoch=self.last.epoch if self.last else 0), author=self.author
             )

@@ -118,9 +118,8 @@ class Coordinator:
         if last is None:
             return
         # A person's answer, whichever it is, settles a sink that is not declared any more.
-        for name, status in sorted(history.statuses(last.epoch).items()):
-            if status.is_pending and name not in self._sinks:
-                raise SinkOutcomeUnknownError(name, last.epoch)
+        for name in sorted(set(last.receipts) - set(self._sinks) - set(history.statuses(last.epoch))):
+            raise SinkOutcomeUnknownError(name, last.epoch)
 
     # --- start: from here on older generations are fenced ---------------------------------------
 
@@ -182,7 +181,7 @@ class Coordinator:
     def _resolve_one(self, name: str, last: Decision, epoch: Epoch, history: History) -> None:
         sink = self._sinks[name]
         receipts = history.receipts(last)
-        if history.statuses(last.epoch)[name].is_pending:  # nobody has said how it went: ask the sink first
+        if name not in history.statuses(last.epoch):  # nobody has said how it went: ask the sink first
             outcome = sink.outcome(epoch, receipts[name])
             if outcome is Outcome.COMMITTED:
                 return
@@ -202,7 +201,8 @@ class Coordinator:
 
 def _undone(last: Decision, history: History) -> list[str]:
     """Sinks of a decision that nobody has recorded as committed, in name order."""
-    return sorted(name for name, status in history.statuses(last.epoch).items() if not status.is_committed)
+    statuses = history.statuses(last.epoch)
+    return sorted(name for name in last.receipts if statuses.get(name) != SinkCommitStatus.COMMITTED)
 
 
 def _check_shown(name: str, shown: Epoch | None, history: History) -> None:

@@ -16,7 +16,7 @@ from holdfast.errors import UnsupportedFormatError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 #: Minor versions whose commit files our tests have seen to be equal, byte by byte.
 PROVEN_VERSIONS = frozenset({"4.3"})
@@ -39,7 +39,7 @@ def check_supported(session: SparkSession) -> None:
 
 def commit_text(query: StreamingQuery, *, state_format: int) -> str:
     """What Spark will write into ``commits/N`` for the batch that ``query`` is in, after its last action."""
-    execution = query._jsq.streamingQuery()  # type: ignore[attr-defined]
+    execution = query._jsq.streamingQuery()
     plan = execution.lastExecution().executedPlan()
     tracker = execution.watermarkTracker()
     tracker.updateWatermark(plan)  # idempotent: Spark does the same again when the batch ends

@@ -21,7 +21,7 @@ _SOURCE = re.compile(r"(StreamingRelation(?:V2)?) .*?(?=\[none|\[\])")
 
 def canonical_plan(frame: DataFrame) -> str:
     """The analysed plan with everything that differs from process to process taken out."""
-    plan = frame._jdf.queryExecution().analyzed().canonicalized().toString()  # type: ignore[operator]
+    plan = frame._jdf.queryExecution().analyzed().canonicalized().toString()
     return _SOURCE.sub(r"\1 ", _UUID.sub("", plan))
 
 

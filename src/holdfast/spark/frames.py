@@ -128,7 +128,7 @@ def _source_order(frame: DataFrame, sources: Mapping[str, DataFrame]) -> tuple[s
 
 
 def _streaming_leaves(frame: DataFrame) -> list[Any]:
-    leaves = frame._jdf.queryExecution().analyzed().collectLeaves()  # type: ignore[operator]
+    leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
     found: list[Any] = []
     for position in range(leaves.size()):
         leaf = leaves.apply(position)

@@ -42,7 +42,7 @@ from holdfast.store import CheckpointWriter, PartitionedCheckpointStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 log = logging.getLogger(__name__)
 
@@ -159,6 +159,7 @@ class FlowRunner:
 
     def _replay(self, decision: Decision, scratch: Path, run: Run, hungry: tuple[str, ...]) -> None:
         logs = self._store.ledger.read_logs(decision)
+        assert decision.batches is not None  # the plan replays no others
         first, last = decision.batches
 
         def take(frame: DataFrame) -> None:
