@@ -77,8 +77,8 @@ def materialise(
     if last is None:
         raise CorruptError(str(checkpoint_id), "its log artifacts hold no metadata file")
     place.write_all(_checked(logs.items(), index))
-    place.write_all(_checked([("metadata", last)], index))
     _check_complete(place, index, batch, str(checkpoint_id))
+    place.write_all(_checked([("metadata", last)], index))
     return Materialised(batch, index, place.bytes, tuple(place.rewritten))
 
 
@@ -128,7 +128,8 @@ def _checked(files: Iterable[tuple[str, bytes]], index: FileIndex) -> Iterator[t
 
 
 def _check_complete(place: _Place, index: FileIndex, batch: int, checkpoint: str) -> None:
-    missing = set(index) - place.written
+    """Everything but ``metadata`` is there: all that was recorded, and all that Spark will ask for."""
+    missing = set(index) - place.written - {"metadata"}
     if missing:
         raise CorruptError(
             min(missing), f"recorded in the index of {checkpoint}, but in none of its artifacts"
@@ -136,7 +137,10 @@ def _check_complete(place: _Place, index: FileIndex, batch: int, checkpoint: str
     try:
         required_files(SparkCheckpoint(place.blobs), batch)
     except IncompleteBatchError as error:
-        raise CorruptError(checkpoint, f"does not hold all that batch {batch} needs: {error.path}") from error
+        if error.path != "metadata":
+            raise CorruptError(
+                checkpoint, f"does not hold all that batch {batch} needs: {error.path}"
+            ) from error
 
 
 class _Place:

@@ -112,7 +112,6 @@ class _Planner:
 
     def plan(self, first: int) -> BatchPlan:
         n = self._n
-        self._log("metadata", "metadata")
         for batch in range(max(0, min(first, n) - 1), n + 1):
             self._log(f"offsets/{batch}", "offsets")
         for batch in range(first, n):
@@ -122,6 +121,8 @@ class _Planner:
         for directory, offset in zip(offsets.source_directories(), offsets.sources, strict=True):
             self._source(f"sources/{directory}", offset)
         operators = [self._operator(op, offsets, commit) for op in self._operator_ids(commit)]
+        # Last: so a directory that lacks only this lacks nothing else.
+        self._log("metadata", "metadata")
         return BatchPlan(n, offsets, commit, operators, list(self._files.values()), self._contents)
 
     # --- logs
