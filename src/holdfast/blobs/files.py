@@ -18,7 +18,7 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -44,6 +44,7 @@ from holdfast.errors import (
 )
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 # How often a write makes its directory again when somebody removes it, empty, at that very moment.
 _DIRECTORY_ATTEMPTS = 20
@@ -90,8 +91,7 @@ class FileBlobs(BlobStore):
 
     def create(self, key: str, data: Data) -> None:
         path = self._path(key)
-        with self._directory_of(key, path, "creating") as directory:
-            temporary = self._write_temporary(key, path, data, "creating")
+        with self._unfinished(key, path, data, "creating") as (directory, temporary):
             try:
                 # link, not rename: rename replaces an existing file, link refuses to.
                 os.link(temporary, path)
@@ -103,8 +103,7 @@ class FileBlobs(BlobStore):
 
     def put(self, key: str, data: Data) -> None:
         path = self._path(key)
-        with self._directory_of(key, path, "writing") as directory:
-            temporary = self._write_temporary(key, path, data, "writing")
+        with self._unfinished(key, path, data, "writing") as (directory, temporary):
             try:
                 os.rename(temporary, path)
             except OSError as error:
@@ -224,51 +223,48 @@ class FileBlobs(BlobStore):
     # -- writing
 
     @contextmanager
-    def _directory_of(self, key: str, path: str, doing: str) -> Iterator[int]:
-        """The open directory that ``path`` lies in, made if need be.
-
-        Opened before anything is written: with too many open files it must fail, not end in doubt.
-        """
+    def _unfinished(self, key: str, path: str, data: Data, doing: str) -> Iterator[tuple[int, str]]:
+        """The open directory of ``path``, and in it a synced file with ``data``, not named yet (F1)."""
+        pieces = chunks(data)
         try:
-            descriptor = self._open_directory(os.path.dirname(path))
+            directory, temporary, descriptor = self._open_beside(path)
         except OSError as error:
             raise self._translated(error, doing, key) from error
         try:
-            yield descriptor
+            try:
+                _write_and_sync(descriptor, pieces)
+            except BaseException as error:
+                # F4: this file is given up. What is left of it, if it can't even be removed, is swept later.
+                _discard(temporary)
+                if isinstance(error, OSError):
+                    raise self._translated(error, doing, key) from error
+                raise
+            yield directory, temporary
         finally:
-            os.close(descriptor)
+            os.close(directory)
 
-    def _open_directory(self, directory: str) -> int:
+    def _open_beside(self, path: str) -> tuple[int, str, int]:
+        """The directory of ``path``, made if need be, and a new file in it that no other attempt ever uses.
+
+        The directory is opened first: with too many open files a write must fail, not end in doubt.
+        """
+        parent = os.path.dirname(path)
+        temporary = f"{parent}/{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
         attempt = 0
         while True:
             try:
-                self._make_durable(directory)
-                return os.open(directory, _DIRECTORY)
+                self._make_durable(parent)
+                directory = os.open(parent, _DIRECTORY)
+                try:
+                    return directory, temporary, os.open(temporary, _NEW_FILE, 0o666)
+                except BaseException:
+                    os.close(directory)
+                    raise
             except FileNotFoundError:
-                # Somebody removed the empty directory between these two lines.
+                # Somebody removed the directory, empty as it was, between these lines.
                 attempt += 1
                 if attempt == _DIRECTORY_ATTEMPTS:
                     raise
-
-    def _write_temporary(self, key: str, path: str, data: Data, doing: str) -> str:
-        """A synced file with ``data``, beside ``path``, under a name that no other attempt ever uses (F1)."""
-        pieces = chunks(data)
-        temporary = f"{os.path.dirname(path)}/{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
-        try:
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-            try:
-                for piece in pieces:
-                    _write_all(descriptor, piece)
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-        except BaseException as error:
-            # F4: this file is given up. What is left of it, if it can't even be removed, is swept later.
-            _discard(temporary)
-            if isinstance(error, OSError):
-                raise self._translated(error, doing, key) from error
-            raise
-        return temporary
 
     def _make_durable(self, directory: str) -> None:
         """Make ``directory``, and see to it that a crash leaves it reachable (F3).
@@ -418,9 +414,15 @@ def _read_all(descriptor: int, size: int, start: int | None = None) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _write_all(descriptor: int, piece: memoryview) -> None:
-    while piece:
-        piece = piece[os.write(descriptor, piece) :]
+def _write_and_sync(descriptor: int, pieces: Sequence[memoryview]) -> None:
+    try:
+        for piece in pieces:
+            written = 0
+            while written < len(piece):
+                written += os.write(descriptor, piece[written:])
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _discard(temporary: str) -> None:
