@@ -22,10 +22,12 @@ from holdfast.errors import (
     CorruptError,
     EpochTakenError,
     FencedError,
+    HoldfastError,
     InvalidInputError,
     KeyExistsError,
     KeyNotFoundError,
     OutcomeUnknownError,
+    StoreUnavailableError,
 )
 from holdfast.ids import CheckpointId
 from holdfast.layout import ledger_key
@@ -239,43 +241,53 @@ class Ledger:
         return True
 
     def _settle(self, key: str, data: bytes, error: OutcomeUnknownError) -> bool:
-        """Find out what became of an unknown create. Nothing was aborted so far, and nothing is until it is
-        known.
-        """
+        """Find out what became of an unknown create. Nothing is aborted before that is known."""
         for _ in range(3):
             try:
                 found = self._blobs.get(key)
             except KeyNotFoundError:
-                # Not there, or not yet: the first request may still be on its way. Asking for the same
-                # again is safe, since only one of them can land, and both carry the same bytes.
+                # Not there, or not yet: the first request may still be on its way. Asking for the same again
+                # is safe, since only one of them can land, and both carry the same bytes.
                 try:
                     self._blobs.create(key, data)
-                except (KeyExistsError, OutcomeUnknownError):
+                except (KeyExistsError, OutcomeUnknownError, StoreUnavailableError):
                     continue
                 return True
+            except StoreUnavailableError:
+                continue
             if found != data:
                 return False
             if error.proven_by_reading:
                 return True
             break
-        raise OutcomeUnknownError(
-            f"{key}: it is not known whether this record was written: {error}"
-        ).with_hint("start again: a start makes sure of the newest record before it believes it") from error
+        raise _unknown(key, error) from error
 
     def _lies_there(self, key: str, data: bytes) -> bool:
         try:
             return self._blobs.get(key) == data
         except KeyNotFoundError:
             return False
+        except StoreUnavailableError as error:
+            raise _unknown(key, error) from error
 
     def _stands(self, record: Record, author: Author) -> bool:
         """Whether the record counts: below the boundary of a trimmed ledger nothing new does.
 
         A runner needs no check. Trimming keeps the number it would take next, however long it slept.
         """
-        if author.generation and not isinstance(record, StartRecord):
+        if author.generation:
             return True
-        return self._reader.find_boundary().has(record.n)
+        try:
+            return self._reader.find_boundary().has(record.n)
+        except StoreUnavailableError as error:
+            # It lies there, so this is no failure, whatever the caller would like to do about one.
+            raise _unknown(ledger_key(record.n), error) from error
+
+
+def _unknown(key: str, error: HoldfastError) -> OutcomeUnknownError:
+    return OutcomeUnknownError(f"{key}: it is not known whether this record was written: {error}").with_hint(
+        "start again: a start makes sure of the newest record before it believes it"
+    )
 
 
 def _check_plan(history: History, draft: Record, planned_at: int) -> None:
@@ -354,11 +366,11 @@ def _check_not_pruned(
         id = draft.from_id if isinstance(draft, StartRecord) else draft.checkpoint_id
         assert id is not None
         since = _named_at(history, id)
-    elif is_decision(draft) and parent is not None:
-        referred.add(str(parent))
-        since = min(since, _parent_at(history, parent)) if since else since
-    elif author.generation and not since:
-        since = author.generation  # what a runner refers to was made after its start
+    elif is_decision(draft):
+        since = since or author.generation  # what a runner refers to was made after its start
+        if parent is not None:
+            referred.add(str(parent))
+            since = min(since, _parent_at(history, parent))
     if not referred:
         return
     gone = sorted(referred & history.pruned(since))
@@ -380,10 +392,6 @@ def _parent_at(history: History, parent: CheckpointId) -> int:
     record = history.naming(parent)
     if record is None:
         raise ConflictError(f"the parent {parent} is no checkpoint of this ledger")
-    decision = record if is_decision(record) else history.decision_of(record.epoch or 0)
-    for entry in history.walk():
-        if decision is None or entry.n < decision.n:
-            break
-        if entry.n == decision.n:
-            return record.n
-    raise ConflictError(f"the parent {parent} was abandoned by a restore")
+    if not history.is_on_timeline(record):
+        raise ConflictError(f"the parent {parent} was abandoned by a restore")
+    return record.n

@@ -201,6 +201,16 @@ class History:
         on = {decision.n for decision in self.timeline}
         return tuple(d for d in self.records.values() if is_decision(d) and d.n not in on)
 
+    def is_on_timeline(self, record: Decision | StopRecord | SavepointRecord) -> bool:
+        """Whether the state that ``record`` names is that of a decision on the timeline: not abandoned."""
+        decision = record if is_decision(record) else self.decision_of(record.epoch or 0)
+        for entry in self.walk():
+            if decision is None or entry.n < decision.n:
+                return False
+            if entry.n == decision.n:
+                return True
+        return False
+
     def decision_of(self, epoch: int) -> Decision | None:
         """The decision that holds ``epoch``, on the timeline or not."""
         for n in self.numbers():

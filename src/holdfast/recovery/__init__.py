@@ -1,0 +1,6 @@
+"""Choosing a checkpoint, and putting it back."""
+
+from holdfast.recovery.planning import RecoveryPlan, Skipped, Verdict, plan_recovery
+from holdfast.recovery.restoring import RestoreReport, restore
+
+__all__ = ["RecoveryPlan", "RestoreReport", "Skipped", "Verdict", "plan_recovery", "restore"]
