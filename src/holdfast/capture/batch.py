@@ -10,9 +10,10 @@ alone proves nothing: Spark rewrites files of state format 1 when it runs a batc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 
 import msgspec
 
@@ -29,7 +30,7 @@ from holdfast.store.writing import CheckpointWriter
 
 # Below this many files, handing them to threads costs more than reading them.
 _FEW_FILES = 32
-_READERS = 8
+_THREADS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +42,6 @@ class Captured:
     logs: dict[str, str]
     bytes: int
     files: int
-
-
-@dataclass(slots=True)
-class _Taken:
-    entries: dict[str, bytes] = field(default_factory=dict)
-    index: dict[str, FileEntry] = field(default_factory=dict)
 
 
 def capture_batch(
@@ -70,51 +65,96 @@ def capture_batch(
     held = {path for path in known if delta}
     plan = plan_batch(checkpoint, n, commit_text, first=first, held=held)
     before = _changeable(checkpoint, plan)
-    taken = _take(checkpoint, plan, known if delta else {})
+    new: dict[str, FileEntry] = {}
+    for part in _packed(checkpoint, plan, known if delta else {}):
+        new.update(part.index)
+        writer.add(part.operator, part.partition, part.container, delta=delta)
+    writer.add_logs(_log_container(checkpoint, plan, known if delta else {}, new), delta=delta)
     _check_unchanged(checkpoint, plan, before, commit_on_disk=commit_text is None)
-    _add_artifacts(writer, plan, taken, delta=delta)
     _add_facts(writer, checkpoint, plan, source_names)
     return Captured(
-        index={**known, **taken.index} if delta else taken.index,
+        index={**known, **new} if delta else new,
         logs=_new_logs(plan, known, first),
-        bytes=sum(len(data) for data in taken.entries.values()),
-        files=len(taken.entries),
+        bytes=sum(entry.size for entry in new.values()),
+        files=len(new),
     )
 
 
-# --- taking
+# --- state, partition by partition
 
 
-def _take(checkpoint: SparkCheckpoint, plan: BatchPlan, known: FileIndex) -> _Taken:
-    taken = _Taken()
-    files = _read_all(checkpoint, plan)
-    _check_checksums(files)
-    for file, data in files:
-        entry = FileEntry.of(data)
-        if known.get(file.path) != entry:
-            taken.entries[file.path] = data
-            taken.index[file.path] = entry
-    return taken
+@dataclass(frozen=True, slots=True)
+class _Packed:
+    operator: str
+    partition: int
+    index: dict[str, FileEntry]
+    container: bytes
 
 
-def _read_all(checkpoint: SparkCheckpoint, plan: BatchPlan) -> list[tuple[RequiredFile, bytes]]:
-    def read(file: RequiredFile) -> tuple[RequiredFile, bytes]:
-        data = plan.contents.get(file.path)
-        return file, checkpoint.read(file.path, plan.batch) if data is None else data
+def _packed(checkpoint: SparkCheckpoint, plan: BatchPlan, known: FileIndex) -> Iterator[_Packed]:
+    """One container a partition, if only an empty one: a manifest shows the whole state.
+
+    Read, hashed and packed by several threads when it is worth it; never more than a few are in memory.
+    """
+    groups: dict[tuple[str, int], list[RequiredFile]] = {
+        (op, p): [] for op, partitions in plan.partitions.items() for p in range(partitions)
+    }
+    for file in plan.files:
+        if file.operator is not None and file.partition is not None:
+            groups[file.operator, file.partition].append(file)
+
+    def pack(group: tuple[str, int]) -> _Packed:
+        taken, index = _take(checkpoint, plan, groups[group], known)
+        return _Packed(*group, index, encode_batch(taken))
 
     if len(plan.files) <= _FEW_FILES:
-        return [read(file) for file in plan.files]
-    with ThreadPoolExecutor(_READERS, thread_name_prefix="holdfast-capture") as pool:
-        return list(pool.map(read, plan.files))
+        return map(pack, groups)
+    return _ahead(pack, groups)
 
 
-def _check_checksums(files: Sequence[tuple[RequiredFile, bytes]]) -> None:
-    """Files that Spark wrote a checksum for are what it wrote: a store must not vouch for flipped bits."""
-    contents = {file.path: data for file, data in files}
-    for file, checksum in files:
-        if file.role == "checksum":
-            path = file.path.removesuffix(".crc")
-            check_checksum(contents[path], checksum, path)
+def _ahead(
+    pack: Callable[[tuple[str, int]], _Packed], groups: Iterable[tuple[str, int]]
+) -> Iterator[_Packed]:
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="holdfast-capture") as pool:
+        running: deque[Future[_Packed]] = deque()
+        for group in groups:
+            if len(running) == 2 * _THREADS:
+                yield running.popleft().result()
+            running.append(pool.submit(pack, group))
+        while running:
+            yield running.popleft().result()
+
+
+def _take(
+    checkpoint: SparkCheckpoint, plan: BatchPlan, files: Iterable[RequiredFile], known: FileIndex
+) -> tuple[list[tuple[str, bytes]], dict[str, FileEntry]]:
+    """The files that the chain lacks, as Spark's own checksums want them, and what to remember of them."""
+    contents = {file.path: _read(checkpoint, plan, file) for file in files}
+    for path, data in contents.items():
+        checksum = contents.get(path + ".crc")
+        if checksum is not None:
+            # A store must not vouch for bits that were flipped before it saw them.
+            check_checksum(data, checksum, path)
+    hashed = {path: FileEntry.of(data) for path, data in contents.items()}
+    index = {path: entry for path, entry in hashed.items() if known.get(path) != entry}
+    return [(path, contents[path]) for path in index], index
+
+
+def _read(checkpoint: SparkCheckpoint, plan: BatchPlan, file: RequiredFile) -> bytes:
+    data = plan.contents.get(file.path)
+    return checkpoint.read(file.path, plan.batch) if data is None else data
+
+
+# --- logs, checks, facts
+
+
+def _log_container(
+    checkpoint: SparkCheckpoint, plan: BatchPlan, known: FileIndex, new: dict[str, FileEntry]
+) -> bytes:
+    """The log artifact. Adds its own files to ``new``, then writes that down in it."""
+    logs, index = _take(checkpoint, plan, (file for file in plan.files if file.partition is None), known)
+    new.update(index)
+    return encode_batch([(INDEX_PATH, encode_index(new)), *logs])
 
 
 def _changeable(checkpoint: SparkCheckpoint, plan: BatchPlan) -> dict[str, BlobInfo | None]:
@@ -140,28 +180,6 @@ def _check_unchanged(
         # Read for the plan, before it was looked at: compare the bytes themselves.
         if path in plan.contents and checkpoint.read(path, plan.batch) != plan.contents[path]:
             raise IncompleteBatchError(path, plan.batch)
-
-
-# --- filling the writer
-
-
-def _add_artifacts(writer: CheckpointWriter, plan: BatchPlan, taken: _Taken, *, delta: bool) -> None:
-    logs: list[tuple[str, bytes]] = [(INDEX_PATH, encode_index(taken.index))]
-    # Every partition gets an artifact, if only an empty one: a manifest shows the whole state.
-    state: dict[tuple[str, int], list[tuple[str, bytes]]] = {
-        (op, p): [] for op, partitions in plan.partitions.items() for p in range(partitions)
-    }
-    for file in plan.files:
-        data = taken.entries.get(file.path)
-        if data is None:
-            continue
-        if file.operator is None or file.partition is None:
-            logs.append((file.path, data))
-        else:
-            state[file.operator, file.partition].append((file.path, data))
-    for (operator, partition), entries in state.items():
-        writer.add(operator, partition, encode_batch(entries), delta=delta)
-    writer.add_logs(encode_batch(logs), delta=delta)
 
 
 def _add_facts(

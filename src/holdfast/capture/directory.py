@@ -75,7 +75,12 @@ def _capture(
     before = parent.manifest.checkpoint_id if delta and parent.manifest is not None else None
     writer = store.writer(history.highest_epoch + 1, before)
     known = parent.known if delta else {}
-    captured = capture_batch(writer, checkpoint, n, known=known, delta=delta)
+    try:
+        captured = capture_batch(writer, checkpoint, n, known=known, delta=delta)
+    except BaseException:
+        # Large artifacts are on their way as soon as they are added.
+        writer.abandon()
+        raise
     tell(f"batch {n}: {captured.files} new files, {captured.bytes} bytes")
     writer.batches = (n, n)
     writer.logs = captured.logs
