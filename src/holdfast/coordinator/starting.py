@@ -165,29 +165,33 @@ class Coordinator:
         if not undone:
             return ()
         epoch = Epoch(last.epoch, last.checkpoint_id, last.generation)
-        to_feed_again: list[str] = []
+        found: dict[str, list[str]] = {"shown": [], "committed": [], "feed_again": []}
         with observed(self._observe, "resolve", epoch=last.epoch) as facts:
             for name in undone:
-                try:
-                    self._resolve_one(name, last, epoch, history)
-                except StagedOutputGoneError:
-                    to_feed_again.append(name)
-            done = {name: SinkCommitStatus.COMMITTED for name in undone if name not in to_feed_again}
+                found[self._resolve_one(name, last, epoch, history)].append(name)
+            done = dict.fromkeys(found["shown"] + found["committed"], SinkCommitStatus.COMMITTED)
             if done:
                 self._store.ledger.append(OutcomeRecord(epoch=last.epoch, statuses=done), author=author)
-            facts.update(sinks=list(done), feed_again=to_feed_again)
-        return tuple(to_feed_again)
+            facts.update(found)
+        return tuple(found["feed_again"])
 
-    def _resolve_one(self, name: str, last: Decision, epoch: Epoch, history: History) -> None:
+    def _resolve_one(self, name: str, last: Decision, epoch: Epoch, history: History) -> str:
+        """``shown`` already, ``committed`` now, or to ``feed_again`` because what was staged is gone."""
         sink = self._sinks[name]
         receipts = history.receipts(last)
         if name not in history.statuses(last.epoch):  # nobody has said how it went: ask the sink first
             outcome = sink.outcome(epoch, receipts[name])
             if outcome is Outcome.COMMITTED:
-                return
+                return "shown"
             if outcome is Outcome.UNKNOWN:
                 raise SinkOutcomeUnknownError(name, last.epoch)
-        commit_all({name: sink}, receipts, epoch, seconds=self._limits.commit_seconds, observe=self._observe)
+        try:
+            commit_all(
+                {name: sink}, receipts, epoch, seconds=self._limits.commit_seconds, observe=self._observe
+            )
+        except StagedOutputGoneError:
+            return "feed_again"
+        return "committed"
 
     def _sweep(self, author: Author, history: History) -> None:
         def decided(number: int, id: CheckpointId) -> bool:

@@ -31,7 +31,8 @@ from typing import Any, TypeAlias
 from holdfast.blobs import FileBlobs
 from holdfast.errors import HoldfastError
 from holdfast.recovery import plan_recovery
-from holdfast.store import PartitionedCheckpointStore, verify_store
+from holdfast.store import PartitionedCheckpointStore
+from holdfast.store.verifying import verify_store
 
 FILES = 8
 TRADES_A_FILE = 400
@@ -217,7 +218,7 @@ def _flip_and_look(store: PartitionedCheckpointStore, victim: str, chance: rando
     say(f"    replays epoch {replayed} with the sinks closed")
     if report.ok or plan.verdict != "replay":
         raise HoldfastError(
-            f"the flipped bit in {key} was not found, or left no way to replay: {plan.verdict}"
+            f"{key} is damaged and the plan is {plan.verdict}: {plan.reason or 'nothing found'}"
         )
     return (
         f"epoch {newest.epoch}: flipped bit in its {victim} found, "

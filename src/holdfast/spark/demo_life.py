@@ -42,7 +42,9 @@ def tell(step: Step) -> None:
     elif (step.name, step.when) == ("replay", "after"):
         _say(f"replayed epoch {step.epoch} from its recorded offsets, sinks closed")
     elif (step.name, step.when) == ("resolve", "after"):
-        _say(f"epoch {step.epoch} was decided: committed now in {', '.join(facts['sinks'])}")
+        done = [f"{name} already showed it" for name in facts["shown"]]
+        done += [f"{name} commits it now" for name in facts["committed"]]
+        _say(f"epoch {step.epoch} was decided: {', '.join(done)}")
     elif (step.name, step.when) == ("publish", "after"):
         _say(f"epoch {step.epoch} decided")
 

@@ -286,6 +286,7 @@ class FlowRunner:
             delta=delta,
             source_names=self._built.source_order,
         )
+        writer.logs = captured.logs
         self._index = dict(captured.index)
         self._chain_length = self._chain_length + 1 if delta else 1
 
