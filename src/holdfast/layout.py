@@ -30,7 +30,7 @@ _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f/%]")
 _UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 _STARTS_WITH_ID = re.compile(_UUID, re.ASCII)
 _MANIFEST_OF = re.compile(rf"({_UUID})/?{re.escape(MANIFEST_NAME)}", re.ASCII)
-_PACKED = re.compile(r"(?!operators/)((?:.*?/)?batch-[0-9]{6,}(?:-[0-9]+)?\.lz4)#(.+)", re.ASCII | re.DOTALL)
+_PACKED = re.compile(r"(?!operators/)((?:.*?/)??batch-[0-9]{6,}(?:-[0-9]+)?\.lz4)#(.+)", re.ASCII | re.DOTALL)
 _RECORD = re.compile(rf"{LEDGER_PREFIX}([0-9]{{12}})\.json", re.ASCII)
 _BOUNDARY = re.compile(rf"{LEDGER_PREFIX}boundary-([0-9]{{12}})\.json", re.ASCII)
 

@@ -39,7 +39,7 @@ def named_on_timeline(history: History) -> Iterator[Named | Gap]:
             elif (
                 isinstance(record, StopRecord) and not isinstance(entry, Gap) and record.epoch == entry.epoch
             ):
-                named = _named_by(record)
+                named = named_by(record)
                 if named is not None and named.id not in pruned and named.id != entry.checkpoint_id:
                     yield named
         above = entry.n
@@ -53,7 +53,7 @@ def find_named(history: History, checkpoint_id: CheckpointId) -> Named | None:
     """The checkpoint of this id, on the timeline or abandoned. None if no record names it, or one prunes
     it.
     """
-    named = _named_by(history.naming(checkpoint_id))
+    named = named_by(history.naming(checkpoint_id))
     if named is None or str(checkpoint_id) in history.pruned(named.record):
         return None
     return named
@@ -65,7 +65,7 @@ def find_by_listing(blobs: BlobStore, paths: CheckpointPaths) -> list[Checkpoint
     return sorted({checkpoint_id for checkpoint_id in ids if checkpoint_id is not None})
 
 
-def _named_by(record: object) -> Named | None:
+def named_by(record: object) -> Named | None:
     if isinstance(record, CheckpointRecord):
         return Named(record.checkpoint_id, record.epoch, record.seal, record.n)
     if isinstance(record, StopRecord) and record.checkpoint_id is not None and record.epoch is not None:
