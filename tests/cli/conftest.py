@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,6 +85,45 @@ class Flow:
 @pytest.fixture
 def flow(tmp_path: Path) -> Flow:
     return Flow(tmp_path / "flow")
+
+
+@dataclass
+class SparkDirectory:
+    """The checkpoint directory of a stateless query over a file source, as Spark 4.3 writes it."""
+
+    root: Path
+    query_id: str = field(default_factory=lambda: str(uuid.uuid4()))
+
+    def __post_init__(self) -> None:
+        self._write("metadata", json.dumps({"id": self.query_id}))
+
+    def commit(self, batch: int) -> None:
+        taken = {"path": f"file:///in/{batch}.json", "timestamp": 1700000000000, "batchId": batch}
+        planned = {"batchWatermarkMs": 0, "batchTimestampMs": 1795126251171 + batch, "conf": {}}
+        self._write(f"sources/0/{batch}", f"v1\n{json.dumps(taken)}")
+        self._write(f"offsets/{batch}", f'v1\n{json.dumps(planned)}\n{{"logOffset":{batch}}}')
+        self._write(f"commits/{batch}", 'v1\n{"nextBatchWatermarkMs":0}')
+
+    def files(self) -> dict[str, bytes]:
+        return contents(self.root)
+
+    def _write(self, name: str, text: str) -> None:
+        (self.root / name).parent.mkdir(parents=True, exist_ok=True)
+        (self.root / name).write_text(text, encoding="utf-8")
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    """Every file below ``root``, by its path in it."""
+    return {p.relative_to(root).as_posix(): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+
+
+@pytest.fixture
+def query(tmp_path: Path) -> SparkDirectory:
+    """A query that has committed batches 0 and 1."""
+    directory = SparkDirectory(tmp_path / "query")
+    directory.commit(0)
+    directory.commit(1)
+    return directory
 
 
 @pytest.fixture

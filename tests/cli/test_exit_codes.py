@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -27,20 +29,11 @@ from holdfast.errors import (
     StoreUnavailableError,
     UnsupportedFormatError,
 )
+from holdfast.ledger.records import seal_bytes
 
-HOLDFAST = Path(sys.executable).with_name("holdfast")
+Holdfast: TypeAlias = Callable[..., "subprocess.CompletedProcess[str]"]
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "pipeline.yaml"
-
-
-def holdfast(*arguments: object, **environ: str) -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
-    return subprocess.run(
-        [HOLDFAST, *map(str, arguments)],
-        env={**clean, **environ},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 @pytest.mark.parametrize(
@@ -109,13 +102,13 @@ def test_an_error_nobody_expected_says_how_to_see_more(
 
 
 class TestProcesses:
-    def test_0_when_all_is_well(self) -> None:
+    def test_0_when_all_is_well(self, holdfast: Holdfast) -> None:
         result = holdfast("run", EXAMPLE, "--check", "--json")
 
         assert result.returncode == 0
         assert json.loads(result.stdout)["ok"] is True
 
-    def test_1_for_what_has_no_code_of_its_own(self, tmp_path: Path) -> None:
+    def test_1_for_what_has_no_code_of_its_own(self, holdfast: Holdfast, tmp_path: Path) -> None:
         result = holdfast("list", "--store", "s3://bucket/flow")
 
         assert (result.returncode, result.stdout) == (1, "")
@@ -141,7 +134,9 @@ class TestProcesses:
             ),
         ],
     )
-    def test_2_for_a_wrong_call(self, arguments: list[str], message: str, hint: str) -> None:
+    def test_2_for_a_wrong_call(
+        self, holdfast: Holdfast, arguments: list[str], message: str, hint: str
+    ) -> None:
         result = holdfast(*arguments)
 
         assert (result.returncode, result.stdout) == (2, "")
@@ -150,7 +145,7 @@ class TestProcesses:
         assert message in error
         assert hinted == f"hint: {hint}"
 
-    def test_2_for_a_wrong_declaration(self, tmp_path: Path) -> None:
+    def test_2_for_a_wrong_declaration(self, holdfast: Holdfast, tmp_path: Path) -> None:
         (tmp_path / "pipeline.yaml").write_text("pipeline: orders\nstor: x\n")
 
         result = holdfast("run", tmp_path / "pipeline.yaml", "--check")
@@ -158,17 +153,64 @@ class TestProcesses:
         assert (result.returncode, result.stdout) == (2, "")
         assert "pipeline.yaml:2: stor: unknown key; did you mean 'store'?" in result.stderr
 
-    def test_2_and_help_for_no_command(self) -> None:
+    def test_2_and_help_for_no_command(self, holdfast: Holdfast) -> None:
         result = holdfast()
 
         assert result.returncode == 2
         assert "Commands:" in result.stderr
 
+    def test_10_where_nothing_is_there(self, holdfast: Holdfast, tmp_path: Path) -> None:
+        for command in (["list"], ["show"], ["log"], ["verify"], ["recover", "--dry-run"]):
+            result = holdfast(*command, "--store", tmp_path / "nowhere")
+
+            assert (result.returncode, result.stdout) == (10, ""), command
+            assert result.stderr.startswith("error: there is no checkpoint store at ")
+            assert "\nhint: " in result.stderr
+
+    def test_11_where_a_run_owns_the_flow(self, holdfast: Holdfast, flow: Any, query: Any) -> None:
+        flow.decide(1)
+
+        result = holdfast("capture", query.root, "--store", flow.root)
+
+        assert (result.returncode, result.stdout) == (11, "")
+        assert result.stderr.startswith("error: ")
+
+    def test_12_for_what_a_newer_version_wrote(self, holdfast: Holdfast, tmp_path: Path) -> None:
+        common = {"generation": 0, "writer": "0" * 32, "at_ms": 0, "prev": None}
+        (tmp_path / "ledger").mkdir()
+        (tmp_path / "ledger" / "000000000001.json").write_bytes(
+            seal_bytes({"n": 1, "kind": "unheard-of", **common})
+        )
+
+        result = holdfast("list", "--store", tmp_path)
+
+        assert (result.returncode, result.stdout) == (12, "")
+        assert "hint: upgrade holdfast" in result.stderr
+
+    def test_20_for_a_flipped_bit(self, holdfast: Holdfast, flow: Any) -> None:
+        key = flow.damage("batch-*.lz4", flow.decide(1))
+
+        result = holdfast("verify", "--store", flow.root, "--read-data")
+
+        assert result.returncode == 20
+        assert key in result.stdout
+
+    def test_21_where_a_start_would_step_back(self, holdfast: Holdfast, flow: Any) -> None:
+        flow.decide(1)
+        flow.damage("batch-*.lz4", flow.decide(2))
+
+        result = holdfast("recover", "--dry-run", "--store", flow.root)
+
+        assert result.returncode == 21
+        assert "replay" in result.stdout
+
     def test_130_when_interrupted(self, tmp_path: Path) -> None:
         # A declaration that never arrives: the command is busy reading for as long as we like.
         os.mkfifo(tmp_path / "pipeline.yaml")
         process = subprocess.Popen(
-            [HOLDFAST, "run", tmp_path / "pipeline.yaml", "--check"], stderr=subprocess.PIPE, text=True
+            [Path(sys.executable).with_name("holdfast"), "run", tmp_path / "pipeline.yaml", "--check"],
+            stderr=subprocess.PIPE,
+            text=True,
         )
         # This waits for a reader: from here on the command is reading, and gets nothing.
         with (tmp_path / "pipeline.yaml").open("wb"):

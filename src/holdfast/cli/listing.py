@@ -11,7 +11,7 @@ from holdfast.cli.output import Output, short_id, size_text, time_text
 
 if TYPE_CHECKING:
     from holdfast.cli.entries import Catalog, Entry
-    from holdfast.manifest import CheckpointManifestV2
+    from holdfast.manifest import CheckpointManifestV2, Engine
 
 
 @click.command("list")
@@ -130,9 +130,7 @@ def _print_details(output: Output, entry: Entry, manifest: CheckpointManifestV2)
             "generation": manifest.generation or None,
             "query": engine and engine.query_id,
             "engine": engine and f"{engine.name} {engine.version or ''}".strip(),
-            "state": engine
-            and engine.state_provider
-            and f"{engine.state_provider} format {engine.state_format}",
+            "state": _state(engine),
             "shuffle partitions": engine and engine.shuffle_partitions,
             "pipeline hash": manifest.pipeline_hash and f"{manifest.pipeline_hash:016x}",
             "seal": manifest.seal,
@@ -150,6 +148,12 @@ def _print_details(output: Output, entry: Entry, manifest: CheckpointManifestV2)
         )
     for name, status in manifest.sink_commit_statuses.items():
         output.line(f"\nsink {name}: {'pending' if status.is_pending else str(status).lower()}")
+
+
+def _state(engine: Engine | None) -> str | None:
+    if engine is None or engine.state_provider is None:
+        return None
+    return f"{engine.state_provider.rpartition('.')[2]}, format {engine.state_format}"
 
 
 def _or_dash(value: object) -> str:

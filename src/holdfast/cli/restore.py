@@ -64,16 +64,9 @@ def restore_command(
         _print_plan(output, store, id, target)
         return
     report = restore(store, id, target)
-    output.document(
-        {
-            "checkpoint_id": str(id),
-            "target": str(target),
-            "batch_id": report.batch_id,
-            "files": report.files,
-            "bytes": report.bytes,
-            "dry_run": False,
-        }
-    )
+    output.document({**report.to_json(), "dry_run": False})
+    if report.abandoned:
+        output.warn(f"a restore of the flow went back behind {id}: it is no part of the flow's present")
     output.line(
         f"restored {id} to {target}: {report.files} files, {size_text(report.bytes)}; "
         f"a query there goes on with batch {report.batch_id + 1}"
@@ -93,10 +86,11 @@ def _print_plan(output: Output, store: PartitionedCheckpointStore, id: Checkpoin
     output.document(
         {
             "checkpoint_id": str(id),
-            "target": str(target),
+            "epoch": newest.epoch,
             "batch_id": batch,
-            "chain": [str(manifest.checkpoint_id) for manifest in chain],
+            "target": str(target),
             "bytes": size,
+            "chain": [str(manifest.checkpoint_id) for manifest in chain],
             "dry_run": True,
         }
     )
