@@ -59,7 +59,7 @@ def restore(
 ) -> RestoreReport:
     """Write checkpoint ``id`` into ``target``, a new or empty directory, verified to the last byte.
 
-    Raises CheckpointNotFoundError (pruned ones included), ConflictError if something is in ``target`` already,
+    Raises CheckpointNotFoundError (pruned ones included), ConflictError if ``target`` holds anything already,
     CorruptError if anything is not as recorded, InvalidInputError if it was not taken from Spark.
     """
     started = time.monotonic()
