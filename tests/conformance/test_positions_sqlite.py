@@ -29,3 +29,16 @@ class TestSQLiteByFunction(SharedPositionSuite):
             )
 
         return opened
+
+
+class TestSQLiteThroughADBC(SharedPositionSuite):
+    @pytest.fixture
+    def open_store(self, tmp_path: Path) -> OpenStore:
+        dbapi = pytest.importorskip("adbc_driver_sqlite.dbapi")
+
+        def opened(query_id: str, **options: Any) -> SQLSourceCheckpointStore:
+            return SQLSourceCheckpointStore(
+                lambda: dbapi.connect(str(tmp_path / "mine.db")), query_id, **options
+            )
+
+        return opened

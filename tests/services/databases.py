@@ -51,7 +51,12 @@ class Server:
     def start(self) -> None:
         with (self.place / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                self.command(), stdout=log, stderr=log, start_new_session=True, cwd=self.place, user=self.user()
+                self.command(),
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd=self.place,
+                user=self.user(),
             )
         until = time.monotonic() + WAIT_SECONDS
         while not self.answers():
@@ -81,7 +86,10 @@ class RedisLike(Server):
             "save": "",
             "daemonize": "no",
         }
-        return [str(self.program), *(part for name, value in settings.items() for part in (f"--{name}", value))]
+        return [
+            str(self.program),
+            *(part for name, value in settings.items() for part in (f"--{name}", value)),
+        ]
 
     def answers(self) -> bool:
         try:
