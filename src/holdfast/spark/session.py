@@ -45,8 +45,12 @@ def session_for(app: str, settings: Mapping[str, str]) -> SparkSession:
         find_java().export(os.environ)
         # Workers must run this very interpreter, not whatever `python3` is on their PATH.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        wanted = {**SESSION_SETTINGS, **STATE_SETTINGS, **settings}
+        if wanted["spark.master"].startswith("local"):
+            # Nobody outside needs to reach this driver, and many a machine cannot resolve its own name.
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         builder = SparkSession.builder.appName(app)
-        for name, value in {**SESSION_SETTINGS, **STATE_SETTINGS, **settings}.items():
+        for name, value in wanted.items():
             builder = builder.config(name, value)
         session = builder.getOrCreate()
         session.sparkContext.setLogLevel("ERROR")
