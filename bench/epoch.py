@@ -120,10 +120,10 @@ def _compare(session: SparkSession, home: Path, partitions: int) -> None:
     plain = _measured(session, lambda: _run_plain(session, home))
     steps: dict[str, list[float]] = {}
     ours = _measured(session, lambda: _run_ours(session, home, home / "ours", observe=_collecting(steps)))
+    before, after = statistics.median(plain), statistics.median(ours)
     print(f"\na micro-batch at {partitions} partitions, median of {len(ours)} (after {WARM_UP} to warm up)")
     print(f"  spark, its own checkpoint    {before:8.0f} ms")
     print(f"  holdfast, exactly once       {after:8.0f} ms")
-    before, after = statistics.median(plain), statistics.median(ours)
     print(f"  added                        {after - before:8.0f} ms   ratio {after / before:.2f}")
     for name, spent in steps.items():
         print(f"    {name:<12} {statistics.median(spent[WARM_UP:]):8.1f} ms")
