@@ -370,9 +370,13 @@ def test_every_flipped_bit_and_every_truncation_of_a_small_ledger_is_named(blobs
             data = bytearray(sound)
             data[bit // 8] ^= 1 << bit % 8
             damaged.append(bytes(data))
-        for data in damaged:
-            blobs.put(ledger_key(n), data)
-            assert list(Ledger(blobs).read().corrupt) == [n]
+        for count, data in enumerate(damaged):
+            with pytest.raises(CorruptError) as raised:
+                decode_record(data, n, ledger_key(n))
+            assert raised.value.key == ledger_key(n)
+            if count % 41 == 0:
+                blobs.put(ledger_key(n), data)
+                assert list(Ledger(blobs).read().corrupt) == [n]
             flips += 1
         blobs.put(ledger_key(n), sound)
 

@@ -100,6 +100,8 @@ class Ledger:
         self._now_ms = now_ms
         self._reader = Reader(blobs)
         self._history: History | None = None
+        #: The generation that appends through this object, if one does.
+        self._running = 0
         self._lock = threading.RLock()
 
     def read(self) -> History:
@@ -108,6 +110,8 @@ class Ledger:
         """
         with self._lock:
             known = self._history
+            if known is not None and self._is_current(known):
+                return known
             head, boundary = self._reader.find_ends(known.head if known is not None else 0)
             if known is None or (head, boundary.n) != (known.head, known.boundary.n):
                 self._history = History(self._reader, head, boundary)
@@ -126,15 +130,15 @@ class Ledger:
         author: Author,
         parent: CheckpointId | None = None,
         names: Collection[str] = (),
-        since: int = 0,
+        since: int | None = None,
         planned_at: int | None = None,
     ) -> R:
         """Write ``draft`` as the next record, durably, and return it as written.
 
         ``n``, ``generation``, ``at_ms``, ``prev`` and a decision's ``after`` are filled in here. What the
         record refers to must be durable already (I2): its own fields, ``parent`` and ``names`` (keys and
-        ids of its manifest). None of it may be pruned; ``since`` is a record from which on prunes can
-        concern it (the head when its id was made), and only saves reading. ``planned_at`` is the head of
+        ids of its manifest). None of it may be pruned; ``since`` is the head of the ledger when the first
+        of it was written, if that is known. ``planned_at`` is the head of
         the History a start or a prune was planned from.
 
         Raises FencedError (a newer generation runs the flow), EpochTakenError (another attempt decided this
@@ -152,6 +156,7 @@ class Ledger:
                 if self._create(record.n, data) and self._stands(record, author):
                     self._reader.learn(record.n, data)
                     self._history = History(self._reader, record.n, history.boundary)
+                    self._running = 0 if isinstance(record, StopRecord) else record.generation
                     return record
                 self._reader.forget(record.n)
                 history = self.read()
@@ -185,6 +190,16 @@ class Ledger:
         """
         return read_logs(self._blobs, record)
 
+    def _is_current(self, known: History) -> bool:
+        """Whether nothing was appended since, found with one request instead of a listing.
+
+        Only a running generation may ask like that: trimming keeps every record from its last one on. For
+        anybody else the next record may have come and gone.
+        """
+        if not self._running or known.unreadable_since or known.generation != self._running:
+            return False
+        return self._reader.is_head(known.head)
+
     # Before: may it be written?
 
     def _admit(
@@ -194,7 +209,7 @@ class Ledger:
         author: Author,
         parent: CheckpointId | None,
         names: Collection[str],
-        since: int,
+        since: int | None,
         planned_at: int | None,
     ) -> None:
         if planned_at is not None:
@@ -353,27 +368,37 @@ def _check_not_pruned(
     author: Author,
     parent: CheckpointId | None,
     names: Collection[str],
-    since: int,
+    since: int | None,
 ) -> None:
+    """Refuse a reference to anything a prune record names. ``first`` is where such records can start to
+    matter.
+    """
     referred = {*references(draft), *names}
+    first = since or 0
     if isinstance(draft, RestoreRecord):
         target = history.record(draft.to) if draft.to else None
         if target is None:
             return
         referred.update(references(target))
-        since = target.n
+        first = target.n
     elif isinstance(draft, StartRecord | HoldRecord) and referred:
         id = draft.from_id if isinstance(draft, StartRecord) else draft.checkpoint_id
         assert id is not None
-        since = _named_at(history, id)
+        first = _named_at(history, id)
     elif is_decision(draft):
-        since = since or author.generation  # what a runner refers to was made after its start
+        first = first or author.generation  # what a runner refers to was made after its start
         if parent is not None:
             referred.add(str(parent))
-            since = min(since, _parent_at(history, parent))
+            first = min(first, _parent_at(history, parent))
+        if since is not None and since < history.boundary.n and not author.generation:
+            # A runner's prunes are kept with its records. This writer's may have been trimmed.
+            raise ConflictError(
+                f"this checkpoint was begun at ledger record {since}; the ledger has been trimmed up to "
+                f"{history.boundary.n} since, and what was written may have been collected"
+            ).with_hint("begin it again")
     if not referred:
         return
-    gone = sorted(referred & history.pruned(since))
+    gone = sorted(referred & history.pruned(first))
     if gone:
         raise ConflictError(
             f"{gone[0]} is pruned: a prune record names it, so nothing may refer to it any more"

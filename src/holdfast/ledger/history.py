@@ -64,6 +64,7 @@ class History:
     def __init__(self, reader: Reader, head: int, boundary: Boundary = NO_BOUNDARY) -> None:
         self._reader = reader
         self.head = head
+        #: As far as it is known: a record that is missing makes this be looked up again.
         self.boundary = boundary
 
     # One record
@@ -78,9 +79,19 @@ class History:
         reason = self._bad_prev(slot.record)
         return slot if reason is None else Slot(n, slot.sha256, None, CorruptError(ledger_key(n), reason))
 
+    def find(self, n: int) -> Slot | None:
+        """``slot``, or None where the ledger was trimmed: there is no such record, whatever lies there."""
+        if not self._exists(n):
+            return None
+        slot = self.slot(n)
+        if slot.sha256 is None and self.boundary.error is None:
+            self.boundary = max(self.boundary, self._reader.find_boundary(), key=lambda boundary: boundary.n)
+        return slot if self._exists(n) else None
+
     def record(self, n: int) -> Record | None:
         """Record ``n``; None if it was trimmed or cannot be read. Raises UnsupportedFormatError."""
-        return _readable(self.slot(n)) if self._exists(n) else None
+        slot = self.find(n)
+        return None if slot is None else _readable(slot)
 
     def numbers(self, below: int | None = None, *, above: int = 0) -> Iterator[int]:
         """Every number that has, or should have, a record: newest first, both ends exclusive."""
@@ -175,7 +186,7 @@ class History:
         """
         n = self.tip
         while n > 0:
-            slot = self.slot(n) if self._exists(n) else None
+            slot = self.find(n)
             record = _readable(slot) if slot is not None else None
             if isinstance(record, CheckpointRecord | EpochRecord):
                 yield record
@@ -281,8 +292,8 @@ class History:
     @cached_property
     def problems(self) -> Mapping[int, CorruptError | UnsupportedFormatError]:
         """Every number that cannot be read, holes included, oldest first. Reads the whole ledger."""
-        found = {n: error for n in self.numbers() if (error := self.slot(n).error) is not None}
-        return dict(sorted(found.items()))
+        slots = [slot for n in self.numbers() if (slot := self.find(n)) is not None]
+        return {slot.n: slot.error for slot in reversed(slots) if slot.error is not None}
 
     @property
     def corrupt(self) -> Mapping[int, str]:
@@ -321,7 +332,10 @@ class History:
         finished: set[int] = set()
         unreadable: list[int] = []
         for n in self.numbers():
-            record = self.record(n)
+            slot = self.find(n)
+            if slot is None:
+                continue
+            record = _readable(slot)
             if record is None:
                 unreadable.append(n)
             elif isinstance(record, OutcomeRecord):
@@ -353,7 +367,9 @@ class History:
         """Where the timeline stood before ``n``, and what could not be read on the way."""
         gaps: list[Gap] = []
         for m in self.numbers(n):
-            slot = self.slot(m)
+            slot = self.find(m)
+            if slot is None:
+                continue
             record = _readable(slot)
             if is_decision(record):
                 return gaps, m

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,6 +20,9 @@ from holdfast.ledger.records import Record, decode_record, open_bytes, seal_byte
 
 #: Records kept in memory. An epoch with its logs has a few KB; one may have 256 KiB.
 REMEMBERED: Final = 1024
+#: A ledger with more records than this is not listed to find its end. One page of a listing on S3 has as
+#: many.
+LISTED: Final = 1000
 _BOUNDARIES: Final = LEDGER_PREFIX + "boundary-"
 
 
@@ -97,15 +101,45 @@ class Reader:
         with self._lock:
             self._slots.pop(n, None)
 
+    def is_head(self, n: int) -> bool:
+        """Whether no record follows ``n``. One request, where a listing is one and more.
+
+        Appending leaves no holes. One that damage made behind ``n`` is seen by the next start, which lists.
+        """
+        return self._blobs.head(ledger_key(n + 1)) is None
+
     def find_ends(self, head: int) -> tuple[int, Boundary]:
-        """The number of the newest record and the highest boundary, where ``head`` is known to be there."""
-        # One listing gives both: every boundary's name sorts after every record's.
-        start_after = ledger_key(head) if head else None
-        boundary = 0
-        for info in self._blobs.list(LEDGER_PREFIX, start_after):
-            head = max(head, ledger_number(info.key) or 0)
-            boundary = max(boundary, boundary_number(info.key) or 0)
-        return max(head, boundary), self.boundary(boundary)
+        """The number of the newest record and the highest boundary, where ``head`` is known to be there.
+
+        Lists a short ledger. Of a long one it lists the last part: some later record is found by doubling and
+        halving steps, and from there the listing is complete whatever lies between, holes included.
+        """
+        boundary = self.find_boundary()
+        head = max(head, boundary.n)
+        for count, n in enumerate(self._numbers_after(head)):
+            head = n
+            if count == LISTED:
+                head = self._find_later(head)
+                head = max(self._numbers_after(head), default=head)
+                break
+        return head, boundary
+
+    def _numbers_after(self, n: int) -> Iterator[int]:
+        for info in self._blobs.list(LEDGER_PREFIX, ledger_key(n) if n else None):
+            number = ledger_number(info.key)
+            if number is not None:
+                yield number
+
+    def _find_later(self, n: int) -> int:
+        """A record at or after ``n``, the newest where there are no holes, in a logarithm of requests."""
+        step = LISTED
+        while self._blobs.head(ledger_key(n + step)) is not None:
+            n, step = n + step, step * 2
+        while step > 1:
+            step //= 2
+            if self._blobs.head(ledger_key(n + step)) is not None:
+                n += step
+        return n
 
     def find_boundary(self) -> Boundary:
         numbers = (boundary_number(info.key) or 0 for info in self._blobs.list(_BOUNDARIES))
