@@ -19,7 +19,7 @@ def open_positions(url: str | os.PathLike[str], query_id: str, **options: Any) -
     MissingExtraError where a client library is not installed, StoreUnavailableError where nobody answers.
     """
     query_id = checked_id(query_id, "query id")
-    url = os.fspath(url)
+    url = os.fspath(url) if isinstance(url, os.PathLike) else url
     if not isinstance(url, str) or not url:
         raise InvalidInputError(f"not a URL of source positions: {url!r}")
     try:
