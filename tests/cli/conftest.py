@@ -83,6 +83,11 @@ class Flow:
 
 
 @pytest.fixture
+def flow_at() -> Callable[..., Flow]:
+    return Flow
+
+
+@pytest.fixture
 def flow(tmp_path: Path) -> Flow:
     return Flow(tmp_path / "flow")
 

@@ -146,8 +146,10 @@ def _print_details(output: Output, entry: Entry, manifest: CheckpointManifestV2)
             f"\noperator {operator}{f' ({known})' if known else ''}: {len(held.partitions)} partitions, "
             f"{deltas} of them deltas, {size_text(sum(one.size_bytes for one in held.partitions))}"
         )
+    if manifest.sink_commit_statuses:
+        output.line()
     for name, status in manifest.sink_commit_statuses.items():
-        output.line(f"\nsink {name}: {'pending' if status.is_pending else str(status).lower()}")
+        output.line(f"sink {name}: {status if status.is_failed else str(status).lower()}")
 
 
 def _state(engine: Engine | None) -> str | None:
