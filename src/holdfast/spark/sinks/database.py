@@ -286,9 +286,12 @@ class Database:
         """The batch's rows as bound values, one partition after the other: never all on the driver."""
         binders = [self._dialect.binder(field.kind) for field in fields]
         for row in carriers(batch, tuple(fields)).toLocalIterator(prefetchPartitions=True):
-            yield tuple(
-                None if value is None else bind(value) for bind, value in zip(binders, row, strict=True)
-            )
+            try:
+                yield tuple(
+                    None if value is None else bind(value) for bind, value in zip(binders, row, strict=True)
+                )
+            except OverflowError as error:
+                raise _no_text(row, binders, fields) from error
 
     def _stage(self, staging: str, rows: Iterator[Row], fields: Sequence[Field]) -> int:
         """Several transactions, so that no lock is held while Spark computes. Returns the number of rows."""
@@ -371,6 +374,20 @@ class Database:
 
 class _Undone(Exception):
     """Raised to undo a rehearsal. Never leaves this module."""
+
+
+def _no_text(
+    row: Sequence[object], binders: Sequence[Callable[[object], object]], fields: Sequence[Field]
+) -> InvalidInputError:
+    """Which value it was that no database takes: a time outside of the years 1 to 9999."""
+    for value, bind, field in zip(row, binders, fields, strict=True):
+        try:
+            bind(value)
+        except OverflowError:
+            return InvalidInputError(f"column {field.name!r} holds a time outside of the years 1 to 9999")
+        except TypeError:
+            continue  # NULL, which is never bound
+    raise AssertionError("no value of the row overflows")
 
 
 def _listed(names: Sequence[str]) -> str:
