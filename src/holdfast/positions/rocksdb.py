@@ -35,6 +35,7 @@ from holdfast.positions.persistent import (
     number_from_bytes,
     number_to_bytes,
 )
+from holdfast.positions.session import logger
 
 _FAMILY = "stream_state"
 _SEQUENCE = b"source_sequence:"
@@ -230,10 +231,14 @@ class RocksDBSourceCheckpointStore(PersistentStore):
         with self._opening:
             database, self._database = self._database, None
             family, self._family = self._family, None
-            if family is not None:
-                family.close()
-            if database is not None:
-                database.close()
+            for handle in (family, database):
+                if handle is None:
+                    continue
+                try:
+                    handle.close()
+                except Exception as error:  # noqa: BLE001 - the binding has no other kind
+                    # It writes its tables out as it closes. What was committed is in the log already.
+                    logger.warning("closing %s: %s", self._path, error)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
