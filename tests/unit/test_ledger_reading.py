@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import pytest
 
 from holdfast.blobs.memory import MemoryBlobs
@@ -354,6 +356,23 @@ def test_a_record_without_a_field_it_needs_is_corrupt(blobs, ledger, name) -> No
 def test_garbage_is_corrupt(data) -> None:
     with pytest.raises(CorruptError):
         decode_record(data, 1, "k")
+
+
+def test_sealed_bytes_are_read_as_strictly_as_a_manifest(blobs, ledger) -> None:
+    ledger.append(checkpoint(1, receipts={"db": [1]}), author=LIBRARY)
+    body = blobs.get(ledger_key(1))[:-77] + b"}"
+
+    for hostile in (
+        body[:-1] + b',"n":1}',
+        body[:-1] + b',"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        body.replace(b"[1]", b"[NaN]"),
+        body.replace(b"[1]", b'["\\ud800"]'),
+        b"\xef\xbb\xbf" + body,
+        body[:-1] + b"}}",
+    ):
+        sealed = hostile[:-1] + b',"sha256":"' + hashlib.sha256(hostile).hexdigest().encode() + b'"}'
+        with pytest.raises(CorruptError):
+            decode_record(sealed, 1, "k")
 
 
 def test_every_flipped_bit_and_every_truncation_of_a_small_ledger_is_named(blobs, ledger) -> None:

@@ -11,10 +11,11 @@ one (a hole) is treated the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeGuard
+from itertools import islice
+from typing import Final, TypeGuard
 
 from holdfast.errors import CorruptError, UnsupportedFormatError
 from holdfast.ids import CheckpointId
@@ -35,6 +36,9 @@ from holdfast.ledger.records import (
 )
 from holdfast.manifest.parts import Receipt
 from holdfast.manifest.status import SinkCommitStatus
+
+#: How many records are read one by one before a search begins.
+_NEARBY: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,15 +227,13 @@ class History:
         return False
 
     def decision_of(self, epoch: int) -> Decision | None:
-        """The decision that holds ``epoch``, on the timeline or not."""
-        for n in self.numbers():
-            record = self.record(n)
-            if is_decision(record):
-                if record.epoch == epoch:
-                    return record
-                if record.epoch < epoch:  # epochs only grow
-                    return None
-        return None
+        """The decision that holds ``epoch``, on the timeline or not. Epochs only grow, so few are read."""
+        for record in self._nearby:
+            if is_decision(record) and record.epoch <= epoch:
+                return record if record.epoch == epoch else None
+        return self._search(
+            lambda decision: decision.epoch >= epoch, lambda decision: decision.epoch == epoch
+        )
 
     def decisions_of(self, epoch: int) -> tuple[Decision, ...]:
         """``decision_of`` as a tuple of none or one: an epoch number is in at most one decision (I1)."""
@@ -250,11 +252,16 @@ class History:
 
     def naming(self, id: CheckpointId) -> Decision | StopRecord | SavepointRecord | None:
         """The record that made ``id`` a checkpoint: a decision, stop or savepoint."""
+        for record in self._nearby:
+            if names_state(record) and record.checkpoint_id == id:
+                return record
+        # Ids sort as records do, except where somebody chose their own: only then is everything read.
+        found = self._search(lambda d: d.checkpoint_id >= id, lambda d: d.checkpoint_id == id)
+        if found is not None:
+            return found
         for n in self.numbers():
             record = self.record(n)
-            if not isinstance(record, CheckpointRecord | EpochRecord | StopRecord | SavepointRecord):
-                continue
-            if record.checkpoint_id == id:
+            if names_state(record) and record.checkpoint_id == id:
                 return record
         return None
 
@@ -379,6 +386,35 @@ class History:
                 gaps.append(Gap(m, slot.error))
         return gaps, 0
 
+    @property
+    def _nearby(self) -> Iterator[Record | None]:
+        return (self.record(n) for n in islice(self.numbers(), _NEARBY))
+
+    def _search(
+        self, reached: Callable[[Decision], bool], wanted: Callable[[Decision], bool]
+    ) -> Decision | None:
+        """The ``wanted`` decision, where ``reached`` holds from it on. Reads a logarithm of records."""
+        low, high = 0, self.head + 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            decision = self._decision_at_or_below(middle, above=low)
+            if decision is None:
+                low = middle
+            elif wanted(decision):
+                return decision
+            elif reached(decision):
+                high = decision.n
+            else:
+                low = middle
+        return None
+
+    def _decision_at_or_below(self, n: int, *, above: int) -> Decision | None:
+        for m in self.numbers(n + 1, above=above):
+            record = self.record(m)
+            if is_decision(record):
+                return record
+        return None
+
     def _about(self, decision: Decision) -> Iterator[Record]:
         """What later records say of a decision's sinks, oldest first: outcomes, a flow's next decision."""
         for n in range(decision.n + 1, self.head + 1):
@@ -442,6 +478,10 @@ class _Records(Mapping[int, Record]):
 
 def is_decision(record: Record | None) -> TypeGuard[Decision]:
     return isinstance(record, CheckpointRecord | EpochRecord)
+
+
+def names_state(record: Record | None) -> TypeGuard[Decision | StopRecord | SavepointRecord]:
+    return isinstance(record, CheckpointRecord | EpochRecord | StopRecord | SavepointRecord)
 
 
 def key_of(history: History, n: int) -> str:
