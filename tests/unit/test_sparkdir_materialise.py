@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,10 +31,10 @@ def offsets(timestamp_ms: int = 1) -> bytes:
     return f'v1\n{json.dumps(head)}\n{{"logOffset":0}}'.encode()
 
 
-def operator() -> bytes:
+def operator(partitions: int = 1) -> bytes:
     document = {
         "operatorInfo": {"operatorId": 0, "operatorName": "stateStoreSave"},
-        "stateStoreInfo": [{"storeName": "default", "numColsPrefixKey": 0, "numPartitions": 1}],
+        "stateStoreInfo": [{"storeName": "default", "numColsPrefixKey": 0, "numPartitions": partitions}],
     }
     return b"v1\n" + json.dumps(document).encode()
 
@@ -125,14 +126,38 @@ def test_a_directory_that_went_another_way_is_not_taken_for_a_continuation(
     assert not any(part.is_delta for entry in other.operators.values() for part in entry.partitions)
 
 
-def test_the_chain_starts_anew_before_it_gets_too_long(store: PartitionedCheckpointStore) -> None:
+def test_the_chain_starts_anew_before_it_gets_too_long(
+    store: PartitionedCheckpointStore, tmp_path: Path
+) -> None:
     lengths = []
     for batches in range(1, 30):
         manifest = capture_directory(SparkCheckpoint(directory(batches)), store)
         lengths.append(len(store.chain(manifest.checkpoint_id)))
+        if lengths[-1] == 1:
+            materialise(manifest, store, tmp_path / f"new-{batches}")
 
     assert max(lengths) == 20
     assert lengths.count(1) == 2
+
+
+def test_an_older_batch_stands_on_its_own(store: PartitionedCheckpointStore, tmp_path: Path) -> None:
+    capture_directory(SparkCheckpoint(directory(5)), store)
+
+    older = capture_directory(SparkCheckpoint(directory(5)), store, batch=2)
+    materialise(older, store, tmp_path / "new")
+
+    assert older.parent_id is None
+    assert "state/0/0/4.delta" not in files(tmp_path / "new")
+
+
+def test_a_batch_captured_twice_is_written_once(store: PartitionedCheckpointStore) -> None:
+    first = capture_directory(SparkCheckpoint(directory(3)), store)
+    before = [info.key for info in store.blobs.list("")]
+
+    again = capture_directory(SparkCheckpoint(directory(3)), store)
+
+    assert again.checkpoint_id == first.checkpoint_id
+    assert [info.key for info in store.blobs.list("")] == before
 
 
 # --- what is refused
@@ -236,6 +261,27 @@ def test_a_checkpoint_that_lacks_a_file_never_looks_whole(
     assert not (tmp_path / "new" / "metadata").exists()
 
 
+@pytest.mark.parametrize("wrong", ["other bytes", "no such file"])
+def test_an_index_that_disagrees_with_the_artifacts_is_corrupt(
+    store: PartitionedCheckpointStore, tmp_path: Path, wrong: str
+) -> None:
+    blobs = directory(1)
+    logs = {info.key: blobs.get(info.key) for info in blobs.list("") if "/0/0/" not in info.key}
+    index = {key: FileEntry.of(data) for key, data in {**logs, "state/0/0/1.delta": b"state 1"}.items()}
+    if wrong == "no such file":
+        index["state/0/0/1.snapshot"] = FileEntry.of(b"")
+    writer = store.writer(1)
+    writer.add("0", 0, encode_batch([("state/0/0/1.delta", b"state 1" if wrong == "no such file" else b"x")]))
+    writer.add_logs(encode_batch([(INDEX_PATH, encode_index(index)), *logs.items()]))
+    writer.manifest.engine = Engine(batch_id=0)
+    manifest = writer.publish()
+
+    with pytest.raises(CorruptError, match=r"recorded in the (chain's )?index"):
+        materialise(manifest, store, tmp_path / "new")
+
+    assert not (tmp_path / "new" / "metadata").exists()
+
+
 # --- reading a hostile directory
 
 
@@ -287,10 +333,13 @@ class Vanishing(MemoryBlobs):
         self.become(before)
 
     def become(self, other: MemoryBlobs) -> None:
+        now = {info.key: other.get(info.key) for info in other.list("")}
         for info in list(self.list("")):
-            self.delete(info.key)
-        for info in other.list(""):
-            self.put(info.key, other.get(info.key))
+            if info.key not in now:
+                self.delete(info.key)
+        for key, data in now.items():
+            if self.head(key) is None or super().get(key) != data:
+                self.put(key, data)
 
     def get(self, key: str) -> bytes:
         if key == self._path and self._after is not None:
@@ -337,3 +386,38 @@ def test_a_state_file_written_again_while_it_is_read_is_not_captured_torn(
 
     held = dict(decode_batch(store.read_state(manifest.checkpoint_id, "0", 0)[0]))
     assert set(held.values()) == {b"again 1", b"again 2", b"again 3"}
+
+
+def test_offsets_written_again_while_state_is_read_are_not_captured_torn(
+    store: PartitionedCheckpointStore,
+) -> None:
+    rerun = directory(3, timestamp_ms=500)
+
+    manifest = capture_directory(SparkCheckpoint(Vanishing(directory(3), rerun, "state/0/0/3.delta")), store)
+
+    logs = dict(decode_batch(store.read_logs(manifest.checkpoint_id)[0]))
+    assert logs["offsets/2"] == rerun.get("offsets/2")
+
+
+def test_bits_that_were_flipped_before_the_capture_are_not_vouched_for(
+    store: PartitionedCheckpointStore,
+) -> None:
+    blobs = directory(1)
+    checksum = {"algorithm": "CRC32C", "value": 17, "mainFileSize": 7}
+    blobs.put("state/0/0/1.delta.crc", json.dumps(checksum).encode())
+
+    with pytest.raises(CorruptError, match=r"1\.delta.*checksum"):
+        capture_directory(SparkCheckpoint(blobs), store)
+
+
+def test_a_capture_that_fails_late_leaves_nothing_behind(store: PartitionedCheckpointStore) -> None:
+    large = random.Random(7).randbytes(2_000_000)
+    blobs = directory(1, state=lambda v: large)
+    blobs.put("state/0/_metadata/metadata", operator(partitions=2))
+    blobs.put("state/0/1/1.delta", b"flipped")
+    blobs.put("state/0/1/1.delta.crc", b'{"algorithm":"CRC32C","value":17,"mainFileSize":7}')
+
+    with pytest.raises(CorruptError):
+        capture_directory(SparkCheckpoint(blobs), store)
+
+    assert list(store.blobs.list("")) == []

@@ -315,6 +315,44 @@ def test_what_a_chain_lacks_of_the_lineage_is_asked_for() -> None:
     }
 
 
+def test_a_chain_that_holds_everything_from_the_beginning_needs_no_snapshot() -> None:
+    directory = format_2()
+    directory.put("state/0/0/2_b2.zip", b"a snapshot that came later, and that nobody needs to read")
+
+    plan = plan_batch(directory.checkpoint, 2, held={"state/0/0/1_a1.changelog", "state/0/0/2_b2.changelog"})
+
+    assert [f.path for f in plan.files if f.partition is not None] == ["state/0/0/3_c3.changelog"]
+
+
+def test_a_source_log_is_followed_down_to_what_the_chain_holds() -> None:
+    directory = Directory()
+    directory.batches(9, '{"logOffset":9}')
+    for name in ("8", "9"):
+        directory.put(f"sources/0/{name}")
+
+    plan = plan_batch(directory.checkpoint, 9, held={"sources/0/7"})
+
+    assert {f.path for f in plan.files if f.role == "source"} == {"sources/0/8", "sources/0/9"}
+
+
+def test_descriptions_of_an_operator_from_later_batches_stay_behind() -> None:
+    directory = Directory()
+    directory.batches(3, "-")
+    info = {"operatorInfo": {"operatorId": 0, "operatorName": "tws"}, "stateStoreInfo": []}
+    for batch in (0, 2, 3):
+        directory.put(f"state/0/_metadata/v2/{batch}", "v2\n" + json.dumps(info))
+        directory.put(f"state/0/_stateSchema/default/{batch}_some-id", b"schema")
+
+    described = {f.path for f in required_files(directory.checkpoint, 2) if f.role == "operator"}
+
+    assert described == {
+        "state/0/_metadata/v2/0",
+        "state/0/_metadata/v2/2",
+        "state/0/_stateSchema/default/0_some-id",
+        "state/0/_stateSchema/default/2_some-id",
+    }
+
+
 # --- logs as text
 
 

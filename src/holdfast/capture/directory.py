@@ -71,10 +71,10 @@ def _capture(
     n: int,
     tell: Callable[[str], object],
 ) -> CheckpointManifestV2:
-    delta = _continues(parent, checkpoint, n)
+    known = parent.known if _continues(parent, checkpoint, n) else {}
+    delta = bool(known) and parent.chain_length < _LONGEST_CHAIN
     before = parent.manifest.checkpoint_id if delta and parent.manifest is not None else None
     writer = store.writer(history.highest_epoch + 1, before)
-    known = parent.known if delta else {}
     try:
         captured = capture_batch(writer, checkpoint, n, known=known, delta=delta)
     except BaseException:
@@ -117,13 +117,13 @@ def _is_of(manifest: CheckpointManifestV2, checkpoint: SparkCheckpoint, n: int) 
 
 
 def _continues(parent: _Parent, checkpoint: SparkCheckpoint, n: int) -> bool:
-    """Whether batch ``n`` of this directory may be a delta on ``parent``.
+    """Whether batch ``n`` of this directory comes after ``parent``, so that it may be a delta on it.
 
     The directory must still show the parent's own batch, byte for byte: its offsets hold the time it was
     planned. One that was rolled back and went another way has files of the same names and other meaning.
     """
     engine = parent.manifest.engine if parent.manifest is not None else None
-    if engine is None or engine.batch_id is None or parent.chain_length >= _LONGEST_CHAIN:
+    if engine is None or engine.batch_id is None:
         return False
     last = engine.batch_id
     if last >= n or engine.query_id != checkpoint.query_id():
