@@ -72,45 +72,46 @@ class RedisSourceCheckpointStore(PersistentStore):
     # -- reading -------------------------------------------------------------------------------
 
     def _load(self, source_id: str) -> SourceCheckpoint | None:
-        seq, pos = self._key("seq", source_id), self._key("pos", source_id)
-        # Two GETs and not one MGET, which calls a key of another type missing.
-        sequence, position = self._wire.read(("GET", seq), ("GET", pos), together=True)
-        return None if sequence is None else SourceCheckpoint(_decimal(sequence, seq), position)
+        entries = self._entries([source_id], self._mget(self._entry_keys([source_id])))
+        return entries.get(source_id)
 
     def _load_all(self) -> dict[str, SourceCheckpoint]:
         for _ in range(_ATTEMPTS):
             listed = self._sources_raw
             names = self._source_ids(listed)
-            keys = [self._key(kind, name) for kind in ("seq", "pos") for name in names]
-            commands: list[Command] = [("GET", self._key("sources"))]
-            commands += [("MGET", *keys[at : at + _CHUNK]) for at in range(0, len(keys), _CHUNK)]
-            raw, *found = self._wire.read(*commands, together=True)
+            # One command sees one moment, and is not refused where a transaction would be.
+            raw, *values = self._mget([self._key("sources"), *self._entry_keys(names)])
             if raw == listed:
-                values = [value for chunk in found for value in chunk]
-                return self._entries(names, keys, values)
-            # The list had changed, and now we know it. Both must be of one moment.
+                return self._entries(names, values)
+            # The list had changed, and now we know it. List and entries must be of one moment.
             self._sources_raw = raw
         raise StoreUnavailableError(
             f"{self._wire.where}: the list of sources changes faster than it can be read"
         )
 
-    def _entries(
-        self, names: Sequence[str], keys: Sequence[str], values: Sequence[bytes | None]
-    ) -> dict[str, SourceCheckpoint]:
-        if None in values:
-            self._refuse_other_types([key for key, value in zip(keys, values, strict=True) if value is None])
+    def _entry_keys(self, names: Sequence[str]) -> list[str]:
+        return [self._key(kind, name) for kind in ("seq", "pos") for name in names]
+
+    def _entries(self, names: Sequence[str], values: Sequence[bytes | None]) -> dict[str, SourceCheckpoint]:
         sequences, positions = values[: len(names)], values[len(names) :]
         return {
-            name: SourceCheckpoint(_decimal(sequence, key), position)
-            for name, key, sequence, position in zip(names, keys, sequences, positions, strict=False)
-            # Named in the list and not there: what a clear that died half-way, not ours, leaves behind.
+            name: SourceCheckpoint(_decimal(sequence, self._key("seq", name)), position)
+            for name, sequence, position in zip(names, sequences, positions, strict=True)
+            # Listed and not there: what a clear that died half-way, not ours, leaves behind.
             if sequence is not None
         }
 
+    def _mget(self, keys: Sequence[str]) -> list[bytes | None]:
+        values: list[bytes | None]
+        (values,) = self._wire.read(("MGET", *keys))
+        if None in values:
+            self._refuse_other_types([key for key, value in zip(keys, values, strict=True) if value is None])
+        return values
+
     def _refuse_other_types(self, keys: Sequence[str]) -> None:
         """To MGET a list or a hash is as good as missing. Look whether one of these is."""
-        counts = self._wire.read(*[("EXISTS", *keys[at : at + _CHUNK]) for at in range(0, len(keys), _CHUNK)])
-        if not any(counts):
+        (count,) = self._wire.read(("EXISTS", *keys))
+        if not count:
             return
         types = self._wire.read(*[("TYPE", key) for key in keys])
         for key, kind in zip(keys, types, strict=True):

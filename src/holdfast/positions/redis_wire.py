@@ -140,21 +140,19 @@ class Wire:
             self.refuse_error(reply)
         return done
 
-    def read(self, *commands: Command, together: bool = False) -> list[Any]:
+    def read(self, *commands: Command) -> list[Any]:
         """The replies to commands that change nothing; once more on another connection if one was lost."""
         try:
-            return self._read(commands, together)
+            return self._read(commands)
         except LostReply:
             pass  # a connection that had died unnoticed; whether the server has, the next one tells
         try:
-            return self._read(commands, together)
+            return self._read(commands)
         except LostReply as lost:
             raise lost.error from lost
 
-    def _read(self, commands: Sequence[Command], together: bool) -> list[Any]:
+    def _read(self, commands: Sequence[Command]) -> list[Any]:
         with self.borrowed() as connection:
-            if together:
-                return self.transaction(connection, commands) or []
             replies = self.exchange(connection, commands)
             for reply in replies:
                 self.refuse_error(reply)

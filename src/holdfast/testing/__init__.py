@@ -3,6 +3,7 @@
 Shipped, documented, and never imported by the product. The suites need pytest.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -44,5 +45,6 @@ def __getattr__(name: str) -> Any:
     import pytest
 
     module = f"holdfast.testing.{_SUITES[name]}"
-    pytest.register_assert_rewrite(module)
+    if module not in sys.modules:
+        pytest.register_assert_rewrite(module)
     return getattr(import_module(module), name)
