@@ -170,6 +170,18 @@ class TestSelecting:
         assert document("show", "batch:1", "--store", flow.root)["epoch"] == 4
         assert document("show", "epoch:2", "--store", flow.root)["status"] == "abandoned"
 
+    def test_a_batch_decided_twice_means_the_one_that_a_restore_led_back_to(
+        self, flow: Flow, document: Document
+    ) -> None:
+        for number in (1, 2):
+            flow.decide(number)
+        flow.go_back_to(1)
+        flow.decide(3, batch=1)
+        flow.go_back_to(2)
+
+        assert document("show", "batch:1", "--store", flow.root)["epoch"] == 2
+        assert document("show", "epoch:3", "--store", flow.root)["status"] == "abandoned"
+
     @pytest.mark.parametrize(
         ("selector", "code"),
         [("epoch:9", 10), ("batch:9", 10), ("00000000", 10), ("abc", 2), ("newest", 2), ("epoch:x", 2)],

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
-from typing import Any
+import subprocess
+import sys
+from typing import IO, Any
 
 import pytest
 
@@ -87,6 +90,39 @@ def test_without_a_terminal_a_run_writes_dated_lines_to_standard_error(
     said = capsys.readouterr()
     assert said.out == ""
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ generation 3 started\n", said.err)
+
+
+def test_on_a_terminal_the_step_at_work_is_seen_and_each_event_stays() -> None:
+    program = (
+        "from holdfast.cli.progress import watching\n"
+        "from holdfast.coordinator.steps import observed\n"
+        "with watching(as_json=False) as observe:\n"
+        "    with observed(observe, 'prepare', epoch=41, sink='lake'): input()\n"
+        "    with observed(observe, 'start') as facts: facts.update(generation=3)\n"
+    )
+    ours, theirs = os.openpty()
+
+    with (
+        os.fdopen(ours, "rb", buffering=0) as terminal,
+        subprocess.Popen(
+            [sys.executable, "-c", program],
+            stdin=subprocess.PIPE,
+            stderr=theirs,
+            env={**os.environ, "TERM": "xterm"},
+            text=True,
+        ) as process,
+    ):
+        os.close(theirs)
+        # The step lasts until we have seen it: were it never shown, the test would end by its time limit.
+        _read_until(terminal, "epoch 41: prepare lake")
+        process.communicate("\n")
+        _read_until(terminal, "generation 3 started")
+
+
+def _read_until(terminal: IO[bytes], text: str) -> None:
+    seen = b""
+    while text.encode() not in seen:
+        seen += terminal.read(4096)
 
 
 def test_with_json_a_run_writes_one_object_a_line_to_standard_output(
