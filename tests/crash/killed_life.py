@@ -17,7 +17,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -211,9 +212,9 @@ INSIDE: dict[str, Callable[[], None]] = {
 }
 
 
-def recording(path: Path) -> Observer:
+@contextmanager
+def recording(path: Path) -> Iterator[Observer]:
     """Write every step down before anything else happens. A write survives the death of who wrote."""
-    journal = path.open("a", encoding="utf-8")
     lock = threading.Lock()  # sinks prepare and commit side by side
 
     def observe(step: Step) -> None:
@@ -228,21 +229,23 @@ def recording(path: Path) -> Observer:
             journal.write(json.dumps(line, default=str) + "\n")
             journal.flush()
 
-    return observe
+    with path.open("a", encoding="utf-8") as journal:
+        yield observe
 
 
 def one_life(yaml: str, steps: str, point: str, session: SparkSession) -> None:
-    record = recording(Path(steps))
     place = point.removeprefix("inside:") if point.startswith("inside:") else None
     if place is not None:
         INSIDE[place]()
     dying = dying_at(None if place is not None else point or None, lambda step: None)
 
-    def observe(step: Step) -> None:
-        record(step)
-        dying(step)
+    with recording(Path(steps)) as record:
 
-    run_pipeline(load_yaml(Path(yaml)), session=session, observe=observe)
+        def observe(step: Step) -> None:
+            record(step)
+            dying(step)
+
+        run_pipeline(load_yaml(Path(yaml)), session=session, observe=observe)
 
 
 def serve(session: SparkSession) -> None:

@@ -38,7 +38,7 @@ def run_pipeline(
     A flow that fails asks the others to stop after the epoch they are in, and its error is raised.
     """
     own = session is None
-    session = session or session_for(spec.name, spec.spark)
+    session = session_for(spec.name, spec.spark, session)
     try:
         runners = {
             flow.name: _runner(flow, session, functions or Functions(), sinks or {}, observe)

@@ -33,14 +33,17 @@ SESSION_SETTINGS: Mapping[str, str] = {
 }
 
 
-def session_for(app: str, settings: Mapping[str, str]) -> SparkSession:
-    """The active session, or a new one, set up for ``app``. Settings that only count at start must be new."""
+def session_for(app: str, settings: Mapping[str, str], session: SparkSession | None = None) -> SparkSession:
+    """``session``, else the active one, else a new one, set up for ``app``.
+
+    In a session that is there already, a setting that only counts at its start is refused.
+    """
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise MissingExtraError("spark", "running a pipeline") from error
 
-    session = SparkSession.getActiveSession()
+    session = session or SparkSession.getActiveSession()
     if session is None:
         find_java().export(os.environ)
         # Workers must run this very interpreter, not whatever `python3` is on their PATH.
@@ -61,10 +64,14 @@ def session_for(app: str, settings: Mapping[str, str]) -> SparkSession:
 
 
 def _set(session: SparkSession, name: str, value: str) -> None:
+    from pyspark.errors import AnalysisException
+
     if session.conf.get(name, None) == value:
         return
-    if not session.conf.isModifiable(name) and name.startswith("spark.sql."):
+    try:
+        # Asking isModifiable first would be wrong: it says no to all that Spark has not registered.
+        session.conf.set(name, value)
+    except AnalysisException as error:
         raise InvalidInputError(f"{name} cannot be changed in a running Spark session").with_hint(
             "stop the session first, or leave this setting out"
-        )
-    session.conf.set(name, value)
+        ) from error
