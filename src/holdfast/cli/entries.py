@@ -10,13 +10,15 @@ import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from holdfast.errors import CheckpointNotFoundError, CorruptError, InvalidInputError, NotFoundError
 from holdfast.ids import CheckpointId
-from holdfast.ledger import CheckpointRecord, History
+from holdfast.ledger import Decision, Gap, History, is_decision
 from holdfast.manifest import CheckpointManifestV2, SinkCommitStatus
 from holdfast.store import PartitionedCheckpointStore
+from holdfast.store.naming import Named, named_by, named_on_timeline
 
 _MIN_DIGITS = 4
 
@@ -50,39 +52,29 @@ class Entry:
 
 
 class Catalog:
-    """Every checkpoint of a store at one moment."""
+    """Every checkpoint of a store at one moment. Reads the whole ledger only where all of it is asked for."""
 
     def __init__(self, store: PartitionedCheckpointStore) -> None:
         self._store = store
         self.history: History = store.ledger.read()
-        self._tags: dict[CheckpointId, list[str]] = {}
-        for id, name in self.history.holds(time.time_ns() // 1_000_000):
-            self._tags.setdefault(id, []).append(name)
-        self._decisions = {
-            record.checkpoint_id: record
-            for record in self.history.records.values()
-            if isinstance(record, CheckpointRecord)
-        }
-        self._on_timeline = {decision.n for decision in self.history.timeline}
-        # A flow's next decision says that every sink of the one before has committed.
-        self._continued = {d.after for d in self._decisions.values() if d.generation > 0}
 
     def entries(self) -> Iterator[Entry]:
         """All that is not deleted, oldest first, the abandoned and the corrupt among them."""
         pruned = self.history.pruned()
-        for id in self._ids():
+        for id in self._ids:
             if str(id) not in pruned:
                 yield self.entry(id)
 
     def entry(self, id: CheckpointId) -> Entry:
-        decision = self._decisions.get(id)
+        named = self._named.get(id)
+        decision = self._decision_of(named)
         try:
-            manifest = self._store.load_by_id(id)
+            manifest = self._store.load_named(named) if named is not None else self._store.load_by_id(id)
         except CorruptError:
             manifest = None
         return Entry(
             checkpoint_id=id,
-            epoch=decision.epoch if decision else (manifest.epoch if manifest else None),
+            epoch=named.epoch if named else (manifest.epoch if manifest else None),
             batch_id=_batch_id(decision, manifest),
             timestamp_ms=manifest.timestamp_ms if manifest else (decision.at_ms if decision else None),
             kind="checkpoint",
@@ -101,39 +93,70 @@ class Catalog:
             return self._numbered(word, number, selector)
         return self._abbreviated(selector)
 
+    @cached_property
+    def _named(self) -> dict[CheckpointId, Named]:
+        """What records name, by a decision or where a stop took state along, oldest first."""
+        found = (named_by(record) for record in self.history.records.values())
+        return {named.id: named for named in found if named is not None}
+
+    @cached_property
+    def _decisions(self) -> dict[int, Decision]:
+        """Every decision by its epoch."""
+        return {record.epoch: record for record in self.history.records.values() if is_decision(record)}
+
+    @cached_property
     def _ids(self) -> list[CheckpointId]:
         # A tree without a ledger is somebody else's: there the manifests are all there is.
-        return list(self._decisions) if self.history.head else self._store.list_ids()
+        return list(self._named) if self.history.head else self._store.list_ids()
+
+    @cached_property
+    def _on_timeline(self) -> frozenset[int]:
+        return frozenset(decision.n for decision in self.history.timeline)
+
+    @cached_property
+    def _continued(self) -> frozenset[int]:
+        """Decisions that a flow's next one follows: it says that every sink of them has committed."""
+        return frozenset(one.after for one in self._decisions.values() if one.generation > 0)
+
+    @cached_property
+    def _tags(self) -> dict[CheckpointId, list[str]]:
+        tags: dict[CheckpointId, list[str]] = {}
+        for id, name in self.history.holds(time.time_ns() // 1_000_000):
+            tags.setdefault(id, []).append(name)
+        return tags
+
+    def _decision_of(self, named: Named | None) -> Decision | None:
+        return None if named is None else self._decisions.get(named.epoch)
 
     def _latest(self) -> CheckpointId:
         if not self.history.head:
-            ids = self._store.list_ids()
+            ids = self._ids
             if ids:
                 return ids[-1]
             raise NotFoundError("there is no checkpoint yet")
-        # Raises CorruptError where the newest decision cannot be read: nothing older passes for it.
-        newest = self.history.newest_decision
+        newest = next(named_on_timeline(self.history), None)
         if newest is None:
             raise NotFoundError("there is no checkpoint yet")
-        on_timeline = [d for d in self._decisions.values() if d.n in self._on_timeline]
-        if not on_timeline:
-            raise NotFoundError("there is no checkpoint yet")
-        return on_timeline[-1].checkpoint_id
+        if isinstance(newest, Gap):
+            # Nothing older may pass for the newest.
+            raise newest.error.with_hint("holdfast recover --dry-run")
+        return newest.id
 
     def _numbered(self, word: str, number: str, selector: str) -> CheckpointId:
         if re.fullmatch(r"[0-9]{1,18}", number) is None:
             raise InvalidInputError(f"{selector!r} selects nothing: after '{word}:' stands a number")
         wanted = int(number)
-        found = [
-            decision
-            for decision in self._decisions.values()
-            if (wanted == decision.epoch if word == "epoch" else _holds_batch(decision, wanted))
-        ]
+        decided = {named.id: self._decision_of(named) for named in self._named.values()}
+        found = {
+            id: decision
+            for id, decision in decided.items()
+            if decision and (wanted == decision.epoch if word == "epoch" else _holds_batch(decision, wanted))
+        }
         # A batch may have been decided twice, once on a timeline that was left.
-        current = [decision for decision in found if decision.n in self._on_timeline] or found
+        current = [id for id, decision in found.items() if decision.n in self._on_timeline] or list(found)
         if not current:
             raise NotFoundError(f"no checkpoint holds {word} {wanted}").with_hint("holdfast list")
-        return current[-1].checkpoint_id
+        return current[-1]
 
     def _abbreviated(self, selector: str) -> CheckpointId:
         digits = selector.lower().replace("-", "")
@@ -141,7 +164,7 @@ class Catalog:
             raise InvalidInputError(f"{selector!r} selects no checkpoint").with_hint(
                 f"an id, at least {_MIN_DIGITS} digits from either end of one, latest, epoch:N or batch:N"
             )
-        ids = self._ids()
+        ids = self._ids
         hexes = {id: str(id).replace("-", "") for id in ids}
         found = [id for id in ids if hexes[id].startswith(digits) or hexes[id].endswith(digits)]
         if not found:
@@ -153,7 +176,7 @@ class Catalog:
             )
         return found[0]
 
-    def _status(self, decision: CheckpointRecord | None, manifest: CheckpointManifestV2 | None) -> str:
+    def _status(self, decision: Decision | None, manifest: CheckpointManifestV2 | None) -> str:
         if decision is not None and decision.n not in self._on_timeline:
             return "abandoned"
         if manifest is None:
@@ -170,11 +193,11 @@ class Catalog:
         return "committed" if all(status == SinkCommitStatus.COMMITTED for status in statuses) else "pending"
 
 
-def _batch_id(decision: CheckpointRecord | None, manifest: CheckpointManifestV2 | None) -> int | None:
+def _batch_id(decision: Decision | None, manifest: CheckpointManifestV2 | None) -> int | None:
     if decision is not None and decision.batches is not None:
         return decision.batches[1]
     return manifest.engine.batch_id if manifest is not None and manifest.engine is not None else None
 
 
-def _holds_batch(decision: CheckpointRecord, batch: int) -> bool:
+def _holds_batch(decision: Decision, batch: int) -> bool:
     return decision.batches is not None and decision.batches[0] <= batch <= decision.batches[1]
