@@ -11,7 +11,8 @@ import pytest
 
 from holdfast.errors import CorruptError
 from holdfast.sparkdir.statefiles import lz4_blocks
-from holdfast.sparkdir.structure import check_structure, xxh32
+from holdfast.sparkdir.structure import check_structure
+from holdfast.sparkdir.xxh import xxh32
 
 # Spark 4.3, HDFS-backed: one removed window. RocksDB, format 2: the first changelog of a partition.
 DELTA = bytes.fromhex(

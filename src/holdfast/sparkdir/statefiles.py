@@ -18,7 +18,7 @@ import json
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,10 +26,12 @@ import cramjam
 import google_crc32c
 
 from holdfast.errors import CorruptError, UnsupportedFormatError
+from holdfast.sparkdir.xxh import XXH_KEPT, XXH_SEED, xxh32
 
 _MAGIC = b"LZ4Block"
 _FRAME_HEADER = struct.Struct("<8sBiiI")
 _RAW, _LZ4 = 0x10, 0x20
+_WRITTEN_BLOCK = 1 << 15
 # lz4-java never writes a larger block; whoever claims one is lying about how much to allocate.
 _MAX_BLOCK = 1 << 25
 # A lineage is cut at every snapshot, and writeUTF cannot hold more than this.
@@ -182,6 +184,28 @@ def _lineage(text: bytes, length: int, key: str) -> tuple[StateVersion, ...]:
     except (ValueError, TypeError, KeyError) as error:
         raise CorruptError(key, f"the lineage is not readable: {error!r}") from error
     return tuple(sorted(items, key=lambda item: item.version))
+
+
+def write_lineage(plain: bytes, lineage: Sequence[StateVersion], shift: int) -> bytes:
+    """The decompressed changelog ``plain`` with every version of its lineage moved by ``shift``."""
+    (length,) = struct.unpack_from(">H", plain, 4)
+    items = [{"version": i.version + shift, "checkpointUniqueId": i.unique_id} for i in lineage]
+    text = json.dumps(items, separators=(",", ":")).encode()
+    return plain[:4] + struct.pack(">H", len(text)) + text + plain[6 + length :]
+
+
+def frame_lz4(plain: bytes) -> bytes:
+    """``plain`` as lz4-java frames it: blocks of 32 KiB and an end mark."""
+    out = []
+    for at in range(0, len(plain), _WRITTEN_BLOCK):
+        block = plain[at : at + _WRITTEN_BLOCK]
+        stored = bytes(cramjam.lz4.compress_block(block, store_size=False))
+        method = _LZ4
+        if len(stored) >= len(block):
+            stored, method = block, _RAW
+        checksum = xxh32(block, XXH_SEED) & XXH_KEPT
+        out += [_FRAME_HEADER.pack(_MAGIC, method | 5, len(stored), len(block), checksum), stored]
+    return b"".join([*out, _FRAME_HEADER.pack(_MAGIC, _RAW | 5, 0, 0, 0)])
 
 
 def check_checksum(data: bytes, checksum: bytes, key: str) -> None:

@@ -22,13 +22,9 @@ from holdfast.sparkdir.statefiles import (
     read_changelog_header,
     snapshot_files,
 )
+from holdfast.sparkdir.xxh import XXH_KEPT, XXH_SEED, xxh32
 
 _INT = struct.Struct(">i")
-_STRIPE = struct.Struct("<4I")
-_PRIMES = (2654435761, 2246822519, 3266489917, 668265263, 374761393)
-_MASK = 0xFFFF_FFFF
-# lz4-java's seed, and it keeps 28 bits.
-_SEED, _KEPT = 0x9747_B28C, 0x0FFF_FFFF
 _SST_MAGICS = (0x88E2_41B7_85F4_CFF7, 0xDB47_7524_8B80_FB57)
 _MAX_UNZIPPED = 1 << 30
 
@@ -61,7 +57,7 @@ def check_structure(path: str, data: bytes, *, codec: str = "lz4") -> None:
 def _check_blocks(path: str, data: bytes, codec: str) -> None:
     if is_lz4(codec):
         for at, plain, recorded in lz4_frames(data, path):
-            if xxh32(plain, _SEED) & _KEPT != recorded:
+            if xxh32(plain, XXH_SEED) & XXH_KEPT != recorded:
                 raise CorruptError(path, f"the LZ4 block at byte {at} does not match its checksum")
 
 
@@ -159,34 +155,3 @@ def _check_zip(path: str, data: bytes) -> None:
 def _check_sst(path: str, data: bytes) -> None:
     if len(data) < 48 or struct.unpack("<Q", data[-8:])[0] not in _SST_MAGICS:
         raise CorruptError(path, "it does not end like an SST file")
-
-
-# --- checksum
-
-
-def xxh32(data: bytes, seed: int) -> int:
-    """XXH32, in plain Python: right, not fast (about 1 MB/s)."""
-    p1, p2, p3, p4, p5 = _PRIMES
-    whole = len(data) & ~15
-    if whole:
-        lanes = [(seed + p1 + p2) & _MASK, (seed + p2) & _MASK, seed, (seed - p1) & _MASK]
-        for stripe in _STRIPE.iter_unpack(data[:whole]):
-            for i in range(4):
-                lane = (lanes[i] + stripe[i] * p2) & _MASK
-                lanes[i] = (((lane << 13) | (lane >> 19)) * p1) & _MASK
-        mixed = sum(_rotated(lane, turn) for lane, turn in zip(lanes, (1, 7, 12, 18), strict=True))
-    else:
-        mixed = seed + p5
-    mixed = (mixed + len(data)) & _MASK
-    tail = data[whole:]
-    for at in range(0, len(tail) & ~3, 4):
-        mixed = _rotated((mixed + int.from_bytes(tail[at : at + 4], "little") * p3) & _MASK, 17) * p4 & _MASK
-    for byte in tail[len(tail) & ~3 :]:
-        mixed = _rotated((mixed + byte * p5) & _MASK, 11) * p1 & _MASK
-    mixed = (mixed ^ (mixed >> 15)) * p2 & _MASK
-    mixed = (mixed ^ (mixed >> 13)) * p3 & _MASK
-    return mixed ^ (mixed >> 16)
-
-
-def _rotated(value: int, turn: int) -> int:
-    return ((value << turn) | (value >> (32 - turn))) & _MASK
