@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, Never, TypeAlias, TypeVar, cast
 
 import msgspec
@@ -119,7 +120,7 @@ def from_document(document: Mapping[str, Any], type_: type[T], key: str) -> T:
         value = msgspec.convert(document, type_, dec_hook=decode_field)
     except msgspec.ValidationError as error:
         raise CorruptError(key, str(error)) from None
-    repeated = _repeated_struct(document, msgspec.inspect.type_info(type_))
+    repeated = _repeated_struct(document, _shape_of(cast(Any, type_)))
     if repeated:
         raise CorruptError(key, f"a key is repeated in the struct at {repeated}")
     return value
@@ -224,6 +225,12 @@ def _find_unstorable(value: JsonValue) -> str | None:
 
 def _first_unstorable(values: Sequence[Any]) -> str | None:
     return next((reason for value in values if (reason := _find_unstorable(value)) is not None), None)
+
+
+@cache
+def _shape_of(type_: type) -> msgspec.inspect.Type:
+    # Resolving annotations takes milliseconds: many times what parsing a manifest does.
+    return msgspec.inspect.type_info(type_)
 
 
 def _repeated_struct(value: Any, info: msgspec.inspect.Type, path: str = "$") -> str | None:
