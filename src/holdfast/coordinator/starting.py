@@ -21,7 +21,7 @@ from holdfast.coordinator.sink import (
     StagedOutputGoneError,
 )
 from holdfast.coordinator.steps import Observer, ignore, observed
-from holdfast.errors import ConflictError, CorruptError
+from holdfast.errors import ConflictError, CorruptError, FencedError
 from holdfast.ids import CheckpointId
 from holdfast.ledger import (
     Author,
@@ -39,7 +39,7 @@ from holdfast.store import PartitionedCheckpointStore
 
 @dataclass(frozen=True, slots=True)
 class StartPlan:
-    """What a start would do. Nothing has been written yet."""
+    """What a start will do, as of one moment of the ledger."""
 
     history: History
     recovery: RecoveryPlan
@@ -65,9 +65,13 @@ class StartPlan:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A generation that may write, and the sinks whose staged output has to be made again first."""
+    """A generation that may write. ``plan`` is what holds now: nobody else decides any more.
+
+    The output of ``to_feed_again`` has to be made once more before the run goes on.
+    """
 
     run: Run
+    plan: StartPlan
     to_feed_again: tuple[str, ...]
 
 
@@ -105,11 +109,7 @@ class Coordinator:
             for name, epoch in shown.items():
                 _check_shown(name, epoch, history)
             self._check_dropped_sinks(history)
-            recovery = plan_recovery(self._store)
-            if recovery.verdict == "stuck":
-                raise CorruptError(self._flow, recovery.reason or "no way to resume was found").with_hint(
-                    recovery.command or "holdfast recover --dry-run"
-                )
+            recovery = _sound(plan_recovery(self._store, history), self._flow)
             facts.update(verdict=recovery.verdict, skipped=len(recovery.skipped), replay=len(recovery.replay))
         return StartPlan(history, recovery)
 
@@ -127,22 +127,22 @@ class Coordinator:
         """Become the newest generation, then bring the sinks to where the ledger says they are."""
         record = self._announce(plan)
         author = Author(record.n, record.writer)
-        history = self._store.ledger.read()
+        plan = self._caught_up(plan, author)
         last = plan.last
-        to_feed_again = self._resolve(last, history, author) if last is not None else ()
-        self._sweep(author, history)
+        to_feed_again = self._resolve(last, plan.history, author) if last is not None else ()
+        self._sweep(author, plan.history)
         run = Run(
             self._store,
             self._sinks,
             author=author,
             last=last,
-            highest_epoch=history.highest_epoch,
+            highest_epoch=plan.history.highest_epoch,
             parent=plan.recovery.chosen,
             identity=self._identity,
             limits=self._limits,
             observe=self._observe,
         )
-        return Started(run, to_feed_again)
+        return Started(run, plan, to_feed_again)
 
     def _announce(self, plan: StartPlan) -> StartRecord:
         with observed(self._observe, "start") as facts:
@@ -158,6 +158,15 @@ class Coordinator:
             )
             facts.update(generation=record.n, writer=record.writer)
         return record
+
+    def _caught_up(self, plan: StartPlan, author: Author) -> StartPlan:
+        """The plan again, if the run before decided an epoch while we planned: from here on it cannot."""
+        history = self._store.ledger.read()
+        if history.generation != author.generation:
+            raise FencedError(author.generation, history.generation, history.writer or "unknown")
+        if history.head == plan.history.head + 1:
+            return StartPlan(history, plan.recovery)
+        return StartPlan(history, _sound(plan_recovery(self._store, history), self._flow))
 
     def _resolve(self, last: Decision, history: History, author: Author) -> tuple[str, ...]:
         """Ask, then tell, every sink whose commit of the last decision is not on record (I3)."""
@@ -201,6 +210,14 @@ class Coordinator:
         for name, sink in self._sinks.items():
             with observed(self._observe, "sweep", sink=name):
                 sink.sweep(author.generation, decided)
+
+
+def _sound(recovery: RecoveryPlan, flow: str) -> RecoveryPlan:
+    if recovery.verdict == "stuck":
+        raise CorruptError(flow, recovery.reason or "no way to resume was found").with_hint(
+            recovery.command or "holdfast recover --dry-run"
+        )
+    return recovery
 
 
 def _undone(last: Decision, history: History) -> list[str]:

@@ -118,11 +118,12 @@ class _Search:
         )
 
 
-def plan_recovery(store: PartitionedCheckpointStore) -> RecoveryPlan:
-    """How to resume from ``store`` as it is now. Raises what keeps it from knowing: an I/O error, a newer
-    format.
+def plan_recovery(store: PartitionedCheckpointStore, history: History | None = None) -> RecoveryPlan:
+    """How to resume from ``store`` as it is now, or as ``history`` says it is.
+
+    Raises what keeps it from knowing: an I/O error, a newer format.
     """
-    history = store.ledger.read()
+    history = history or store.ledger.read()
     if history.head == 0:
         return _plan_without_ledger(store)
     search = _search(store, history)

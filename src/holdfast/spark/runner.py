@@ -23,12 +23,13 @@ from holdfast.coordinator import (
     Observer,
     Run,
     Sink,
+    Started,
     StartPlan,
     ignore,
     observed,
 )
 from holdfast.errors import ChangedPipelineError
-from holdfast.ledger import Decision
+from holdfast.ledger import Decision, StalePlanError
 from holdfast.manifest import Engine
 from holdfast.pipeline import Trigger, compare_topology, pipeline_hash, topology
 from holdfast.pipeline.identity import EngineFacts
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CHAIN_LIMIT = 20
+#: How often a start is planned again because the ledger moved on meanwhile.
+STARTS = 5
 STATE_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 
 
@@ -96,10 +99,8 @@ class FlowRunner:
             limits=self._limits,
             observe=self._observe,
         )
-        plan = coordinator.plan()
-        self._check_unchanged(plan)
-        started = coordinator.start(plan)
-        run = started.run
+        started = self._start(coordinator)
+        run, plan = started.run, started.plan
         scratch = directory_of(self._scratch_root, run.author)
         base, replays = plan.recovery.chosen, plan.recovery.replay
         if started.to_feed_again and plan.last is not None and not replays:
@@ -116,7 +117,18 @@ class FlowRunner:
         """Let the epoch at work finish, begin no other, and return from ``run``."""
         self._stop_asked.set()
 
-    # --- plan: is it still the same pipeline? --------------------------------------------------
+    # --- plan and start: is it still the same pipeline? ----------------------------------------
+
+    def _start(self, coordinator: Coordinator) -> Started:
+        """Plan until a plan still holds when it is carried out. Somebody else may be starting too."""
+        for _ in range(STARTS):
+            plan = coordinator.plan()
+            self._check_unchanged(plan)
+            try:
+                return coordinator.start(plan)
+            except StalePlanError as error:
+                stale = error
+        raise stale.with_hint("another run of this flow keeps starting and stopping; see holdfast log")
 
     def _declared_identity(self) -> Identity:
         conf = {name: self._session.conf.get(name, None) for name in (STATE_FORMAT, *_BAKED_IN)}
