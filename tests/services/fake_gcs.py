@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
+import time
 from dataclasses import dataclass
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,6 +23,7 @@ PAGE = 1000
 class Object:
     data: bytes
     generation: int
+    modified: float
 
     @property
     def etag(self) -> str:
@@ -47,7 +49,7 @@ class FakeGcs(ThreadingHTTPServer):
 
     def store(self, key: str, data: bytes) -> Object:
         self.generation += 1
-        self.objects[key] = Object(data, self.generation)
+        self.objects[key] = Object(data, self.generation, time.time())
         return self.objects[key]
 
 
@@ -84,6 +86,9 @@ class _Handler(BaseHTTPRequestHandler):
             return self._finish_upload(key, query["uploadId"])
         if self.command == "PUT":
             return self._put(key, body)
+        if self.command == "DELETE" and "uploadId" in query:
+            self.server.uploads.pop(query["uploadId"], None)
+            return self._answer(204)
         if self.command == "DELETE":
             gone = self.server.objects.pop(key, None)
             return self._answer(204) if gone else self._error(404, "NoSuchKey")
@@ -126,7 +131,7 @@ class _Handler(BaseHTTPRequestHandler):
         headers = [
             ("ETag", found.etag),
             ("x-goog-generation", str(found.generation)),
-            ("Last-Modified", formatdate(usegmt=True)),
+            ("Last-Modified", formatdate(found.modified, usegmt=True)),
         ]
         size = len(found.data)
         asked = re.fullmatch(r"bytes=([0-9]+)-([0-9]*)", self.headers.get("range") or "")
@@ -155,9 +160,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _item(self, key: str) -> str:
         found = self.server.objects[key]
+        modified = time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(found.modified))
         return (
             f"<Contents><Key>{escape(key)}</Key><Size>{len(found.data)}</Size>"
-            f"<LastModified>2026-11-18T00:00:00.000Z</LastModified><ETag>{escape(found.etag)}</ETag></Contents>"
+            f"<LastModified>{modified}</LastModified><ETag>{escape(found.etag)}</ETag></Contents>"
         )
 
     def _error(self, status: int, code: str) -> None:

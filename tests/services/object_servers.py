@@ -21,12 +21,13 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+import pytest
 from databases import free_port
 from fake_gcs import FakeGcs
 
@@ -212,6 +213,24 @@ SERVERS: dict[str, Callable[[], Any]] = {
     "gcs": gcs,
     "rclone": rclone,
 }
+
+
+#: What the fixture gives: a server by its name, started on first use.
+ObjectServers: TypeAlias = Callable[[str], ObjectServer]
+
+
+@pytest.fixture(scope="session")
+def object_server() -> Iterator[ObjectServers]:
+    """Servers by name, each started when it is first asked for, all stopped at the end."""
+    running: dict[str, ObjectServer] = {}
+    with ExitStack() as stack:
+
+        def started(name: str) -> ObjectServer:
+            if name not in running:
+                running[name] = stack.enter_context(SERVERS[name]())
+            return running[name]
+
+        yield started
 
 
 # -- starting and asking

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-from uuid import uuid4
+from typing import Any
 
 import pytest
 
@@ -12,20 +11,8 @@ from holdfast.positions.sql import SQLSourceCheckpointStore
 from holdfast.testing import SharedPositionSuite
 from holdfast.testing.positions import OpenStore
 
-if TYPE_CHECKING:
-    from databases import Server
-
 pytestmark = pytest.mark.services
 psycopg = pytest.importorskip("psycopg")
-
-
-@pytest.fixture
-def database(postgres_server: Server) -> str:
-    """The URL of a database of this test's own."""
-    name = f"test_{uuid4().hex}"
-    with psycopg.connect(postgres_server.url, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    return postgres_server.url.rpartition("/")[0] + "/" + name
 
 
 class TestPostgresByURL(SharedPositionSuite):

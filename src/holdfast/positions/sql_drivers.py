@@ -379,8 +379,10 @@ class AdbcDriver(Driver):
     def execute_many(self, connection: Any, statement: str, rows: Sequence[Row]) -> int:
         statement = self._numbered(statement)
         with connection.cursor() as cursor:
-            for row in rows:
-                cursor.execute(statement, list(row) or None)
+            if len(rows) == 1:
+                cursor.execute(statement, list(rows[0]) or None)
+            else:
+                cursor.executemany(statement, [list(row) for row in rows])
         return -1
 
     def _numbered(self, statement: str) -> str:
