@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 from holdfast.blobs import FileBlobs
 from holdfast.cli import main
 from holdfast.ids import CheckpointId
-from holdfast.ledger import Author, OutcomeRecord, RestoreRecord, StartRecord, new_writer
+from holdfast.ledger import Author, OutcomeRecord, RestoreRecord, StartRecord, StopRecord, new_writer
 from holdfast.manifest import SinkCommitStatus
 from holdfast.store import PartitionedCheckpointStore
 
@@ -58,6 +58,16 @@ class Flow:
         writer.logs = {f"offsets/{batch}": "v1\n{}\n{}", f"commits/{batch}": "v1\n{}"}
         writer.publish()
         self.ids.append(writer.id)
+        return writer.id
+
+    def stop_with_state(self, epoch: int) -> CheckpointId:
+        """End the run and take the state of the last decided epoch along, without a new epoch."""
+        writer = self.store.writer(epoch + 1, author=self.author)
+        writer.manifest.epoch = epoch
+        writer.add("0", 0, b"state at the stop")
+        seal = writer.write().seal
+        stop = StopRecord(epoch=epoch, checkpoint_id=writer.id, seal=seal)
+        self.store.ledger.append(stop, author=self.author)
         return writer.id
 
     def settle(self, epoch: int, status: SinkCommitStatus = SinkCommitStatus.COMMITTED) -> None:

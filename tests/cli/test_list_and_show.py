@@ -86,6 +86,20 @@ class TestList:
         assert [entry["epoch"] for entry in listed] == [1, 2, 3, 4]
         assert [entry["status"] for entry in listed] == ["committed", "abandoned", "abandoned", "pending"]
 
+    def test_holds_what_a_stop_took_along_too(self, flow: Flow, document: Document) -> None:
+        flow.decide(1)
+        flow.settle(1)
+        taken = flow.stop_with_state(1)
+
+        listed = document("list", "--store", flow.root)
+
+        assert [(entry["epoch"], entry["batch_id"], entry["status"]) for entry in listed] == [
+            (1, 0, "committed"),
+            (1, 0, "committed"),
+        ]
+        assert document("show", "latest", "--store", flow.root) == listed[1]
+        assert listed[1]["checkpoint_id"] == str(taken)
+
     def test_says_corrupt_where_a_manifest_cannot_be_read(
         self, flow: Flow, ask: Ask, document: Document
     ) -> None:
