@@ -15,15 +15,18 @@ from holdfast.manifest.parts import (
     SourceOffsetEntry,
     StoredObject,
 )
+from holdfast.manifest.v1 import CheckpointManifest, ManifestValidationError
 from holdfast.manifest.v2 import CheckpointManifestV2
 
 __all__ = [
+    "CheckpointManifest",
     "CheckpointManifestV2",
     "ConnectorCheckpoint",
     "Engine",
     "InFlightRecord",
     "JsonValue",
     "LogArtifact",
+    "ManifestValidationError",
     "OperatorCheckpoint",
     "OperatorSnapshotEntry",
     "PartitionSnapshotEntry",

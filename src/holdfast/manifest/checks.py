@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from holdfast.errors import CorruptError
+from holdfast.manifest.parts import SinkCommitStatus
+from holdfast.manifest.v1 import CheckpointManifest
 from holdfast.manifest.v2 import CheckpointManifestV2
 
 Severity = Literal["error", "warning"]
@@ -41,9 +44,34 @@ def check_v2(manifest: CheckpointManifestV2) -> list[ValidationIssue]:
     ]
 
 
-def pending_sinks(manifest: CheckpointManifestV2) -> list[str]:
-    """Sinks of which nobody has yet said how the commit ended."""
-    return sorted(name for name, status in manifest.sink_commit_statuses.items() if status.is_pending)
+def check_v1(manifest: CheckpointManifest) -> list[ValidationIssue]:
+    """Findings in the manifest alone. Its sidecar is the store's to check."""
+    issues = [warning("manifest", f"manifest validation: {found}") for found in manifest.validate()]
+    if manifest.epoch == 0 or manifest.checkpoint_id == 0:
+        issues.append(error("zero-id", "epoch or checkpoint_id is 0 — likely corrupted"))
+    issues += _inline(manifest)
+    return [*issues, *_pending(manifest.sink_commit_statuses)]
+
+
+def _inline(manifest: CheckpointManifest) -> Iterator[ValidationIssue]:
+    """State that is in the manifest itself: text that does not decode would be state dropped in silence."""
+    for operator, state in sorted(manifest.operator_states.items()):
+        try:
+            state.decode_inline()
+        except CorruptError as fault:
+            yield error("inline-state", f"operator {operator!r}: {fault.reason}")
+    for channel, records in sorted(manifest.inflight_data.items()):
+        for record in records:
+            try:
+                _ = record.data
+            except CorruptError as fault:
+                yield error("inflight-data", f"in-flight data of {channel!r}: {fault.reason}")
+
+
+def _pending(statuses: Mapping[str, SinkCommitStatus]) -> Iterator[ValidationIssue]:
+    pending = sorted(name for name, status in statuses.items() if status.is_pending)
+    if pending:
+        yield warning("sinks-pending", f"the outcome of {_listed(pending)} is not recorded")
 
 
 def _identity(manifest: CheckpointManifestV2) -> Iterator[ValidationIssue]:
@@ -63,9 +91,7 @@ def _sinks(manifest: CheckpointManifestV2) -> Iterator[ValidationIssue]:
     if manifest.sink_commit_statuses:
         for sink in sorted(manifest.sink_epochs.keys() - manifest.sink_commit_statuses.keys()):
             yield warning("sink-without-status", f"sink {sink!r} has epoch but no commit status")
-    pending = pending_sinks(manifest)
-    if pending:
-        yield warning("sinks-pending", f"the outcome of {_listed(pending)} is not recorded")
+    yield from _pending(manifest.sink_commit_statuses)
 
 
 def _sources(manifest: CheckpointManifestV2) -> Iterator[ValidationIssue]:

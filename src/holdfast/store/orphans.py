@@ -18,8 +18,8 @@ from holdfast.layout import LOGS_PREFIX, split_packed
 from holdfast.ledger import History, LogObject, PruneRecord, SavepointRecord, StalePlanError, is_decision
 from holdfast.manifest import CheckpointManifestV2
 from holdfast.manifest.v2 import read_sealed
-from holdfast.store.parallel import try_all
-from holdfast.store.pruning import raise_first, refuse_unreadable
+from holdfast.store.parallel import raise_first, try_all
+from holdfast.store.pruning import refuse_unreadable
 from holdfast.store.validating import artifacts_of
 
 if TYPE_CHECKING:

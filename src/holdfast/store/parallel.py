@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TypeVar
+
+log = logging.getLogger("holdfast.store")
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -31,3 +34,11 @@ def try_all(action: Callable[[T], None], items: Iterable[T]) -> list[tuple[T, Ba
         wait(futures)
     failures = [(item, future.exception()) for item, future in zip(items, futures, strict=True)]
     return [(item, error) for item, error in failures if error is not None]
+
+
+def raise_first(failures: Sequence[tuple[object, BaseException]]) -> None:
+    """Raise the first failure, the others being logged. What failed is tried again by the next one."""
+    for item, error in failures:
+        log.error("could not delete %s: %s", item, error)
+    if failures:
+        raise failures[0][1]

@@ -93,7 +93,7 @@ class PartitionedCheckpointStore(CheckpointStore[CheckpointId, CheckpointManifes
                 raise EpochTakenError(epoch, taken.n)
         manifest = CheckpointManifestV2.new(self._next_id(history), epoch, timestamp_ms=self.now_ms())
         if parent is not None:
-            found = self.load_raw(parent)
+            found = self.load_raw(parent, history)
             if found is None:
                 raise CheckpointNotFoundError(parent)
             manifest.parent_id, manifest.parent_seal = parent, found.seal or found.computed_seal()

@@ -26,7 +26,7 @@ from holdfast.ledger import (
     is_decision,
 )
 from holdfast.store.naming import Named, find_named, named_on_timeline
-from holdfast.store.parallel import try_all
+from holdfast.store.parallel import raise_first, try_all
 
 if TYPE_CHECKING:
     from holdfast.store.partitioned import PartitionedCheckpointStore
@@ -60,7 +60,8 @@ def plan_prune(store: PartitionedCheckpointStore, history: History, keep: int) -
     refuse_unreadable(history)
     named = [entry for entry in named_on_timeline(history) if not isinstance(entry, Gap)]
     kept = _newest_loadable(store, named, keep, _found_corrupt(history))
-    oldest = min((entry.record for entry in kept), default=0)
+    # With fewer sound ones than were asked for, a damaged one may be all that somebody has.
+    oldest = min(entry.record for entry in kept) if len(kept) == keep else 0
     abandoned = [found for entry in history.abandoned if (found := find_named(history, entry.checkpoint_id))]
     candidates = [entry for entry in (*named, *abandoned) if entry.record < oldest]
     spared = _protected(store, history) | {entry.id for entry in kept}
@@ -101,14 +102,6 @@ def delete_checkpoints(store: PartitionedCheckpointStore, ids: Collection[Checkp
     failures = try_all(delete, sorted(ids))
     raise_first(failures)
     return len(ids)
-
-
-def raise_first(failures: list[tuple[CheckpointId, BaseException]] | list[tuple[str, BaseException]]) -> None:
-    """Raise the first failure, the others being logged. What failed is tried again by the next one."""
-    for item, error in failures:
-        log.error("could not delete %s: %s", item, error)
-    if failures:
-        raise failures[0][1]
 
 
 def _newest_loadable(
@@ -152,7 +145,9 @@ def _has_own_checkpoint(history: History, generation: int) -> bool:
 
 
 def _with_pending_sinks(history: History) -> set[CheckpointId]:
-    """Decisions of which a sink's end is not known: their output may have to be made again."""
+    """Decisions of which a sink's end is not known, and the checkpoints before them: a sink that lost what
+    it staged is fed again by running the epoch once more, from the state it began with.
+    """
     pending: dict[int, tuple[CheckpointId, set[str]]] = {}
     epochs: dict[int, int] = {}
     for record in history.records.values():
@@ -167,7 +162,21 @@ def _with_pending_sinks(history: History) -> set[CheckpointId]:
             if record.receipts:
                 pending[record.n] = record.checkpoint_id, set(record.receipts)
                 epochs[record.epoch] = record.n
-    return {checkpoint_id for checkpoint_id, sinks in pending.values() if sinks}
+    spared: set[CheckpointId] = set()
+    for n, (checkpoint_id, sinks) in pending.items():
+        if sinks:
+            spared |= {checkpoint_id, *_checkpoint_before(history, n)}
+    return spared
+
+
+def _checkpoint_before(history: History, n: int) -> set[CheckpointId]:
+    """The checkpoint that decision ``n`` continues, over light epochs in between; empty at the beginning."""
+    record = history.record(n)
+    while is_decision(record) and record.after:
+        record = history.record(record.after)
+        if isinstance(record, CheckpointRecord):
+            return {record.checkpoint_id}
+    return set()
 
 
 def _parents(store: PartitionedCheckpointStore, ids: Iterable[CheckpointId]) -> set[CheckpointId]:

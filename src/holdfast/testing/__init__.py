@@ -14,12 +14,16 @@ from holdfast.testing.faulty import FaultyBlobs, When
 if TYPE_CHECKING:
     from holdfast.testing.blob_suite import BlobSuite
     from holdfast.testing.positions import PersistentPositionSuite, PositionSuite, SharedPositionSuite
+    from holdfast.testing.stores import LedgerStoreSuite, NumberedStoreSuite, StoreSuite
 
 _SUITES = {
     "BlobSuite": "blob_suite",
+    "LedgerStoreSuite": "stores",
+    "NumberedStoreSuite": "stores",
     "PersistentPositionSuite": "positions",
     "PositionSuite": "positions",
     "SharedPositionSuite": "positions",
+    "StoreSuite": "stores",
 }
 
 __all__ = [
@@ -31,9 +35,12 @@ __all__ = [
     "CrashingBlobs",
     "FakeClock",
     "FaultyBlobs",
+    "LedgerStoreSuite",
+    "NumberedStoreSuite",
     "PersistentPositionSuite",
     "PositionSuite",
     "SharedPositionSuite",
+    "StoreSuite",
     "When",
 ]
 
