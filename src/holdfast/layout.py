@@ -25,8 +25,8 @@ LEDGER_PREFIX = "ledger/"
 LOGS_PREFIX = "logs/"
 MANIFEST_NAME = "manifest.json"
 
-# Control characters (C0, DEL, C1), the separator, and the escape character itself.
-_UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f/%]")
+# Control characters (C0, DEL, C1) and what is no character at all, the separator, and the escape itself.
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\ufffe\uffff/%]")
 _UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 _STARTS_WITH_ID = re.compile(_UUID, re.ASCII)
 _MANIFEST_OF = re.compile(rf"({_UUID})/?{re.escape(MANIFEST_NAME)}", re.ASCII)

@@ -5,6 +5,8 @@ from holdfast.blobs.files import FileBlobs
 from holdfast.blobs.memory import MemoryBlobs
 from holdfast.blobs.opening import open_blobs
 from holdfast.blobs.prefixed import PrefixedBlobs
+from holdfast.blobs.probing import probe
+from holdfast.blobs.retrying import RetryingBlobs, RetryPolicy
 
 __all__ = [
     "BlobInfo",
@@ -12,6 +14,9 @@ __all__ = [
     "FileBlobs",
     "MemoryBlobs",
     "PrefixedBlobs",
+    "RetryPolicy",
+    "RetryingBlobs",
     "check_key",
     "open_blobs",
+    "probe",
 ]

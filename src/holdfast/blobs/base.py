@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from holdfast.errors import InvalidInputError
+from holdfast.errors import InvalidInputError, StoreUnavailableError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 #: What can be written: one buffer, or several that are written one after the other without a joined copy.
@@ -33,6 +33,14 @@ MAX_KEY_BYTES = 1024
 MAX_SEGMENT_BYTES = 255
 #: No key may have a part that starts like this: FileBlobs calls its unfinished files so.
 TEMPORARY_PREFIX = ".holdfast-tmp-"
+
+
+class RefusedError(StoreUnavailableError):
+    """The store answered, and will answer the same again: wrong credentials, no such bucket. Not retried."""
+
+
+# What XML can't hold, an object store can't list.
+_NOT_LISTABLE = frozenset(map(chr, (*range(0x20), 0x7F, 0xFFFE, 0xFFFF)))
 
 
 class BlobStore(ABC):
@@ -90,8 +98,8 @@ def check_key(key: str) -> None:
     encoded = _utf8(key)
     if len(encoded) > MAX_KEY_BYTES:
         raise InvalidInputError(f"key {key[:60]!r}… has {len(encoded)} bytes, more than {MAX_KEY_BYTES}")
-    if "\0" in key:
-        raise InvalidInputError(f"key {key!r} holds a NUL character")
+    if not _NOT_LISTABLE.isdisjoint(key):
+        raise InvalidInputError(f"key {key!r} holds a control character, and object stores can't list that")
     if key.startswith("/"):
         raise InvalidInputError(f"key {key!r} is absolute; keys are relative to the store")
     for segment in key.split("/"):
@@ -106,13 +114,22 @@ def check_key(key: str) -> None:
             )
 
 
+def is_key(text: str) -> bool:
+    """Whether ``text`` could be a key: for what lies around in a store and was not put there by us."""
+    try:
+        check_key(text)
+    except InvalidInputError:
+        return False
+    return True
+
+
 def check_prefix(prefix: str) -> None:
     """Raise InvalidInputError unless some key could start with ``prefix``. The empty one means all."""
     if not isinstance(prefix, str):
         raise InvalidInputError(f"a prefix is a text, not {prefix!r}")
     _utf8(prefix)
     whole = prefix.split("/")[:-1]
-    if "\0" in prefix or any(segment in ("", ".", "..") for segment in whole):
+    if not _NOT_LISTABLE.isdisjoint(prefix) or any(segment in ("", ".", "..") for segment in whole):
         raise InvalidInputError(f"no key starts with {prefix!r}")
 
 

@@ -31,6 +31,7 @@ from holdfast.blobs.base import (
     check_prefix,
     check_range,
     chunks,
+    is_key,
 )
 from holdfast.blobs.disk_errors import translated
 from holdfast.blobs.walking import walk_keys, walk_leftovers
@@ -193,7 +194,7 @@ class FileBlobs(BlobStore):
         self._check_root()
         try:
             for key in walk_keys(self._root, prefix, start_after):
-                found = _stat(f"{self._root}/{key}")
+                found = _stat(f"{self._root}/{key}") if is_key(key) else None
                 if found is not None and stat.S_ISREG(found.st_mode):
                     yield _info(key, found)
         except OSError as error:

@@ -11,7 +11,8 @@ from holdfast.blobs.base import BlobStore
 from holdfast.blobs.files import FileBlobs
 from holdfast.blobs.memory import named_memory
 from holdfast.blobs.prefixed import PrefixedBlobs
-from holdfast.errors import InvalidInputError, MissingExtraError
+from holdfast.blobs.retrying import RetryingBlobs
+from holdfast.errors import InvalidInputError
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://|(file):/(?!/)", re.ASCII)
 _CLOUD = ("s3", "s3a", "gs", "az", "abfs", "abfss")
@@ -34,7 +35,7 @@ def open_blobs(url: str | os.PathLike[str], **options: object) -> BlobStore:
     if scheme == "memory":
         return _memory(url, options)
     if scheme in _CLOUD:
-        raise MissingExtraError("cloud", f"{scheme}://")
+        return _objects(url, options)
     raise InvalidInputError(f"no store speaks {scheme}://").with_hint(
         "use a path, file://, memory://name, s3://, gs://, az:// or abfss://"
     )
@@ -69,6 +70,16 @@ def _memory(url: str, options: dict[str, object]) -> BlobStore:
         )
     prefix = path.strip("/")
     return PrefixedBlobs(named_memory(name), prefix + "/") if prefix else named_memory(name)
+
+
+def _objects(url: str, options: dict[str, object]) -> BlobStore:
+    # Only here: whoever needs no object store need not have its client installed.
+    from holdfast.blobs.objects import ObjectBlobs
+
+    parts = urlsplit(url)
+    blobs = RetryingBlobs(ObjectBlobs(parts._replace(path="").geturl(), **options))
+    prefix = parts.path.strip("/")
+    return PrefixedBlobs(blobs, prefix + "/") if prefix else blobs
 
 
 def _refuse(options: dict[str, object], what: str) -> None:

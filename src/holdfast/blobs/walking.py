@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterator
 from heapq import nsmallest
 
-from holdfast.blobs.base import TEMPORARY_PREFIX
+from holdfast.blobs.base import TEMPORARY_PREFIX, is_key
 from holdfast.errors import InvalidInputError
 
 # A directory with more names than this is read again for the rest.
@@ -81,7 +81,7 @@ def _wanted(
 ) -> Iterator[str]:
     for entry in entries:
         name = entry.name
-        if name.startswith(TEMPORARY_PREFIX) or not _is_text(name):
+        if not is_key(name):
             continue
         if entry.is_dir():
             name += "/"
@@ -95,8 +95,3 @@ def _wanted(
             continue
         if name > last:
             yield name
-
-
-def _is_text(name: str) -> bool:
-    """Whether a file name is UTF-8. One that is not can't be a key, so it is no object of ours."""
-    return name.isascii() or not any("\ud800" <= character <= "\udfff" for character in name)
