@@ -177,7 +177,7 @@ class NumberedCheckpointStore(CheckpointStore[int, CheckpointManifest]):
             return ValidationResult.of(checkpoint_id, [_corrupt_manifest(fault)])
         if manifest is None:
             return ValidationResult.of(checkpoint_id, [not_found(checkpoint_id)])
-        issues = [*check_v1(manifest), *self._sidecar_issues(manifest), *self._chain_issues(manifest)]
+        issues = [*check_v1(manifest), *self._sidecar_issues(manifest), *self.chain_issues(manifest)]
         return ValidationResult.of(checkpoint_id, issues)
 
     # Deleting
@@ -327,7 +327,8 @@ class NumberedCheckpointStore(CheckpointStore[int, CheckpointManifest]):
             issues.append(error("sidecar-short", text))
         return issues
 
-    def _chain_issues(self, manifest: CheckpointManifest) -> builtins.list[ValidationIssue]:
+    def chain_issues(self, manifest: CheckpointManifest) -> builtins.list[ValidationIssue]:
+        """Why a parent that an incremental checkpoint needs is no parent; empty if all of them are sound."""
         seen = {manifest.checkpoint_id}
         while manifest.is_incremental and manifest.parent_id is not None:
             number = manifest.parent_id

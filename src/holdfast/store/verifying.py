@@ -20,36 +20,18 @@ from holdfast.ledger import History, Ledger, LogObject, SavepointRecord, is_deci
 from holdfast.manifest import CheckpointManifestV2
 from holdfast.manifest.checks import check_v2
 from holdfast.manifest.v2 import find_restyled, read_sealed
+from holdfast.store.findings import Problem, VerifyReport
 from holdfast.store.naming import Named, named_by
+from holdfast.store.numbered import NumberedCheckpointStore
 from holdfast.store.objects import ObjectReader, measured, mismatch
 from holdfast.store.orphans import keys_of
 from holdfast.store.validating import find_chain_faults, object_faults
+from holdfast.store.verifying_numbered import verify_numbered
+
+__all__ = ["Problem", "VerifyReport", "verify_store"]
 
 if TYPE_CHECKING:
     from holdfast.store.partitioned import PartitionedCheckpointStore
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One finding: which object, what kind, in words, and what to do about it."""
-
-    code: str
-    message: str
-    key: str
-    hint: str
-
-
-@dataclass(frozen=True, slots=True)
-class VerifyReport:
-    """``ok``: no problems. Warnings alone do not make a store bad."""
-
-    examined: int
-    problems: tuple[Problem, ...]
-    warnings: tuple[Problem, ...] = ()
-
-    @property
-    def ok(self) -> bool:
-        return not self.problems
 
 
 @dataclass(slots=True)
@@ -66,7 +48,7 @@ class _Verifier:
 
 
 def verify_store(
-    store: PartitionedCheckpointStore,
+    store: PartitionedCheckpointStore | NumberedCheckpointStore,
     *,
     read_data: bool,
     progress: Callable[[str], None] | None = None,
@@ -75,6 +57,8 @@ def verify_store(
 
     Raises only where the store does not answer. Without ``read_data`` objects are seen by name and size.
     """
+    if isinstance(store, NumberedCheckpointStore):
+        return verify_numbered(store, read_data=read_data, progress=progress or _ignore)
     # A ledger and a reader of its own: what somebody remembers of the bytes proves nothing about them.
     verifier = _Verifier(
         store,
