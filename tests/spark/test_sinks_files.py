@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from holdfast.errors import (
     StoreUnavailableError,
     UnsupportedFormatError,
 )
-from holdfast.spark.sinks import Files, read_index, shown_files
+from holdfast.spark.sinks import Files, ShownFile, read_index, shown_files
 from holdfast.testing.sinks import FLOW, attempt, stored
 
 if TYPE_CHECKING:
@@ -237,8 +238,12 @@ def test_prepare_syncs_every_file_and_every_directory_above_it(
     path: Path, batch: Callable[..., DataFrame], synced: set[str]
 ) -> None:
     rows = batch(*range(4), partitions=2).selectExpr("number", "number % 2 AS odd", "'x' AS at")
+    sink, epoch = opened(path, partition_by=["at", "odd"]), attempt(1)
+    sink.begin(epoch)
+    before = set(synced)
+    synced.clear()
 
-    receipts = prepared(opened(path, partition_by=["at", "odd"]), attempt(1), rows)
+    receipts = [sink.prepare(rows, epoch, 0)]
 
     files = [path / receipt["staged"] / file["name"] for receipt in receipts for file in receipt["files"]]
     above = {
@@ -249,7 +254,11 @@ def test_prepare_syncs_every_file_and_every_directory_above_it(
     }
     assert len(files) > 1
     assert {str(one) for one in files} <= synced
-    assert {str(one) for one in above} <= synced
+    # The attempt's own directory got a name after begin had synced it.
+    ours = {one for one in above if str(epoch.id) in str(one)}
+    assert len(ours) > 3
+    assert {str(one) for one in ours} <= synced
+    assert {str(one) for one in above - ours} <= before
 
 
 def test_commit_syncs_every_directory_it_adds_a_name_to(
@@ -482,19 +491,31 @@ def test_a_late_commit_of_a_rewound_epoch_finds_nothing_to_do(
     assert sink.outcome(epoch, receipts) is Outcome.NOT_COMMITTED
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
 def test_a_commit_overtaken_by_a_rewind_in_its_middle_shows_nothing(
-    path: Path, spark: SparkSession, batch: Callable[..., DataFrame], monkeypatch: pytest.MonkeyPatch
+    path: Path,
+    spark: SparkSession,
+    batch: Callable[..., DataFrame],
+    monkeypatch: pytest.MonkeyPatch,
+    when: str,
 ) -> None:
     sink, epoch = opened(path), attempt(2)
     committed(sink, attempt(1), batch(1))
     receipts = prepared(sink, epoch, batch(2), batch(3))
-    link, linked = os.link, []
+    link, lock, linked = os.link, threading.Lock(), []
 
     def overtaken(source: str, target: str) -> None:
-        link(source, target)
-        if "part-" in os.path.basename(target) and not linked:
+        if "part-" not in os.path.basename(target):
+            link(source, target)
+            return
+        with lock:
             linked.append(target)
-            opened(path).rewind(2, 2)
+            if when == "after":
+                link(source, target)
+            if len(linked) == 1:
+                opened(path).rewind(2, 2)
+            if when == "before":
+                link(source, target)
 
     monkeypatch.setattr(os, "link", overtaken)
     sink.commit(epoch, receipts)
@@ -502,6 +523,30 @@ def test_a_commit_overtaken_by_a_rewind_in_its_middle_shows_nothing(
     assert linked
     assert numbers(spark, path) == [1]
     assert sorted(shown_files(path)) == sorted(str(path / name) for name in visible(path))
+
+
+def test_a_commit_that_wakes_in_the_middle_of_a_rewind_finds_nothing_left_to_show(
+    path: Path, spark: SparkSession, batch: Callable[..., DataFrame], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zombie, epoch = opened(path), attempt(2)
+    committed(zombie, attempt(1), batch(1))
+    receipts = prepared(zombie, epoch, batch(2), batch(3))
+    asleep = [(str(path / one["staged"]), ShownFile(**one["files"][0])) for one in receipts]
+    unlink = os.unlink
+
+    def woken(name: str) -> None:
+        # What the rewind removes is removed; then the zombie shows what it was about to show.
+        try:
+            unlink(name)
+        finally:
+            while asleep:
+                zombie._show(epoch, asleep.pop())
+
+    monkeypatch.setattr(os, "unlink", woken)
+    opened(path).rewind(2, 2)
+
+    assert asleep == []
+    assert numbers(spark, path) == [1]
 
 
 def test_a_rewind_takes_half_a_commit_too(

@@ -16,7 +16,8 @@ from holdfast.errors import InvalidInputError
 from holdfast.ids import CheckpointId
 
 _DIRECTORY = re.compile(r"([0-9]{12,})-([0-9]{12,})-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
-_TABLE = re.compile(r"_hf_[0-9a-f]{10}_([0-9]+)_([0-9]+)_([a-z2-7]{26})_[0-9]+")
+_TABLE = re.compile(r"_hf_[0-9a-f]{10}_([0-9a-z]+)_([0-9a-z]+)_([a-z2-7]{26})_[0-9]+_?")
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 # PostgreSQL cuts identifiers after 63 bytes, without a word.
 _MAX_IDENTIFIER = 63
@@ -61,13 +62,13 @@ def table_prefix(flow: SinkFlow) -> str:
 def attempt_tables(flow: SinkFlow, attempt: Attempt) -> str:
     """What the names of an attempt's staging tables start with; the part follows."""
     id = base64.b32encode(attempt.id.as_uuid().bytes).decode().rstrip("=").lower()
-    return f"{table_prefix(flow)}{attempt.generation}_{attempt.number}_{id}_"
+    return f"{table_prefix(flow)}{_short(attempt.generation)}_{_short(attempt.number)}_{id}_"
 
 
 def part_table(flow: SinkFlow, attempt: Attempt, part: int) -> str:
-    """The staging table of one micro-batch."""
+    """The staging table of one micro-batch; with one more ``_`` behind it, the table it is loaded into."""
     name = f"{attempt_tables(flow, attempt)}{part}"
-    if len(name) > _MAX_IDENTIFIER:
+    if len(name) >= _MAX_IDENTIFIER:
         raise InvalidInputError(
             f"part {part} of epoch {attempt.number} of generation {attempt.generation} "
             "makes no table name that fits"
@@ -81,7 +82,16 @@ def parse_table(name: str) -> Attempt | None:
     if matched is None:
         return None
     number = int.from_bytes(base64.b32decode(matched[3].upper() + "======"), "big")
-    return Attempt(int(matched[1]), int(matched[2]), CheckpointId(number))
+    return Attempt(int(matched[1], 36), int(matched[2], 36), CheckpointId(number))
+
+
+def _short(number: int) -> str:
+    """To base 36: seven digits outlast any flow."""
+    digits = ""
+    while number:
+        number, digit = divmod(number, 36)
+        digits = _DIGITS[digit] + digits
+    return digits or "0"
 
 
 def _digest(flow: SinkFlow) -> str:

@@ -25,7 +25,8 @@ from holdfast.manifest import Receipt
 from holdfast.spark.sinks.attempts import Attempt, attempt_tables, parse_table, part_table, table_prefix
 from holdfast.spark.sinks.dialects import Connection, Row, Table, open_dialect
 from holdfast.spark.sinks.epoch_table import EpochTable
-from holdfast.spark.sinks.values import Field, carriers, fields_of
+from holdfast.spark.sinks.loading import load_on_executors
+from holdfast.spark.sinks.values import Field, bound, carriers, fields_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -57,6 +58,11 @@ class Database:
         if len({self._same(name) for name in self.key}) < len(self.key):
             raise InvalidInputError(f"key names a column twice: {', '.join(self.key)}")
         self._owner: SinkFlow | None = None
+
+    @property
+    def computes_once(self) -> bool:
+        """Whether ``prepare`` is one action that computes each partition once: nothing need be cached."""
+        return self._dialect.takes_many_writers
 
     def __repr__(self) -> str:
         # Never the URL: it may hold a password.
@@ -104,11 +110,14 @@ class Database:
             self._check_key(table)
             self._check_columns(table, fields)
         staging = part_table(self._flow, Attempt.of(epoch), part)
-        count = self._stage(staging, self._rows(batch, fields), fields)
+        if self._dialect.takes_many_writers:
+            count = load_on_executors(self._dialect, self.url, staging, batch, fields)
+        else:
+            count = self._stage(staging, self._rows(batch, fields), fields)
         receipt = {"table": staging, "rows": count, "columns": [[field.name, field.kind] for field in fields]}
         if count:
             self._check_keys_given(staging, fields)
-            if table is not None and self._may_refuse(table):
+            if table is not None and self._may_refuse(table, fields):
                 self._rehearse(epoch, receipt)
         return receipt
 
@@ -266,9 +275,21 @@ class Database:
     def _shown(self, values: Sequence[object]) -> str:
         return ", ".join(f"{name}={value!r}" for name, value in zip(self.key, values, strict=True))
 
-    def _may_refuse(self, table: Table) -> bool:
+    def _may_refuse(self, table: Table, fields: Sequence[Field]) -> bool:
+        """Whether the table differs in anything that counts from the one we would make."""
         ours = frozenset(map(self._same, self.key))
-        return table.may_refuse_rows or any(unique != ours for unique in table.unique)
+        types = {self._same(field.name): self._dialect.sql_type(field.kind) for field in fields}
+        if self.epoch_column is not None:
+            types[self._same(self.epoch_column)] = self._dialect.sql_type("bigint")
+        return (
+            table.may_refuse_rows
+            or any(unique != ours for unique in table.unique)
+            or any(
+                column.strict_type not in (None, types.get(self._same(column.name)))
+                or (column.needs_value and self._same(column.name) not in ours)
+                for column in table.columns
+            )
+        )
 
     def _rehearse(self, epoch: Epoch, receipt: Receipt) -> None:
         """Do what the commit will do, and undo it: a rule that these rows break is found out now."""
@@ -285,13 +306,8 @@ class Database:
     def _rows(self, batch: DataFrame, fields: Sequence[Field]) -> Iterator[Row]:
         """The batch's rows as bound values, one partition after the other: never all on the driver."""
         binders = [self._dialect.binder(field.kind) for field in fields]
-        for row in carriers(batch, tuple(fields)).toLocalIterator(prefetchPartitions=True):
-            try:
-                yield tuple(
-                    None if value is None else bind(value) for bind, value in zip(binders, row, strict=True)
-                )
-            except OverflowError as error:
-                raise _no_text(row, binders, fields) from error
+        for row in carriers(batch, fields).toLocalIterator(prefetchPartitions=True):
+            yield bound(row, binders, fields)
 
     def _stage(self, staging: str, rows: Iterator[Row], fields: Sequence[Field]) -> int:
         """Several transactions, so that no lock is held while Spark computes. Returns the number of rows."""
@@ -339,6 +355,7 @@ class Database:
     def _create_target(self, connection: Connection, fields: Sequence[Field]) -> None:
         if self._dialect.table(connection, self.table) is not None:
             return
+        self._dialect.before_creating(connection)
         columns = [
             f"{self._dialect.quoted(field.name)} {self._dialect.sql_type(field.kind)}" for field in fields
         ]
@@ -346,7 +363,7 @@ class Database:
             columns.append(f"{self._dialect.quoted(self.epoch_column)} {self._dialect.sql_type('bigint')}")
         if self.key:
             columns.append(f"PRIMARY KEY ({', '.join(map(self._dialect.quoted, self.key))})")
-        connection.execute(f"CREATE TABLE {self._target} ({', '.join(columns)})")
+        connection.execute(f"CREATE TABLE IF NOT EXISTS {self._target} ({', '.join(columns)})")
 
     # --- removing ------------------------------------------------------------------------------
 
@@ -374,20 +391,6 @@ class Database:
 
 class _Undone(Exception):
     """Raised to undo a rehearsal. Never leaves this module."""
-
-
-def _no_text(
-    row: Sequence[object], binders: Sequence[Callable[[object], object]], fields: Sequence[Field]
-) -> InvalidInputError:
-    """Which value it was that no database takes: a time outside of the years 1 to 9999."""
-    for value, bind, field in zip(row, binders, fields, strict=True):
-        try:
-            bind(value)
-        except OverflowError:
-            return InvalidInputError(f"column {field.name!r} holds a time outside of the years 1 to 9999")
-        except TypeError:
-            continue  # NULL, which is never bound
-    raise AssertionError("no value of the row overflows")
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -40,6 +40,8 @@ class TableColumn:
     name: str
     needs_value: bool
     is_generated: bool = False
+    # Its type, where the database may refuse a value for it.
+    strict_type: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,8 @@ class Table:
 class Dialect(ABC):
     """One database. ``place`` names it in messages, without its password."""
 
+    #: Whether Spark's tasks can load rows into it, each by its own connection.
+    takes_many_writers: ClassVar[bool] = False
     #: What stands for a parameter in SQL.
     mark: ClassVar[str] = "?"
     #: SQL type of a column by the kind of its values, ``name`` being short text that is compared.
@@ -91,6 +95,9 @@ class Dialect(ABC):
     def binder(self, kind: str) -> Callable[[Any], Any]:
         """What turns a carrier of ``kind``, never None, into a bound value."""
 
+    def before_creating(self, connection: Connection) -> None:  # noqa: B027
+        """Wait until no rival transaction may create a table that this one is about to look for."""
+
     def same(self, name: str) -> str:
         """``name`` as this database compares names."""
         return name
@@ -106,7 +113,8 @@ class Dialect(ABC):
 
     def sql_type(self, kind: str) -> str:
         """The column type for values of ``kind``."""
-        return self.types[kind.partition("(")[0]]
+        name, bracket, size = kind.partition("(")
+        return self.types[name] + (bracket + size if self.types[name] == "numeric" else "")
 
     def upsert(self, table: str, columns: Sequence[str], key: Sequence[str], select: str) -> str:
         """INSERT what ``select`` gives, replacing rows of the same key."""
@@ -126,6 +134,10 @@ def open_dialect(url: str) -> Dialect:
         from holdfast.spark.sinks.sqlite import SQLite
 
         return SQLite.at(rest)
+    if scheme in ("postgresql", "postgres"):
+        from holdfast.spark.sinks.postgres import PostgreSQL
+
+        return PostgreSQL(url)
     raise InvalidInputError(f"a Database sink on {scheme}:// is not supported yet").with_hint(
-        "sqlite:///relative.db or sqlite:////abs.db is"
+        "sqlite:///relative.db, sqlite:////abs.db and postgresql://host/database are"
     )

@@ -63,6 +63,9 @@ class EpochTable:
 
     def create(self, connection: Connection) -> None:
         """Make both tables, unless they are there."""
+        if self._exists(connection):
+            return
+        self._dialect.before_creating(connection)
         types = self._dialect.types
         text, number, flag = types["name"], types["bigint"], types["boolean"]
         connection.execute(

@@ -49,6 +49,9 @@ class Files:
     ``options`` go to Spark's writer as they are. Several flows may share a directory.
     """
 
+    #: ``prepare`` is one action that computes each partition once, so that nothing need be cached for it.
+    computes_once = True
+
     def __init__(
         self,
         path: AnyPath,

@@ -20,6 +20,7 @@ database's dialect turns carriers into what it stores.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -80,7 +81,7 @@ def fields_of(schema: StructType) -> tuple[Field, ...]:
     return tuple(Field(field.name, _kind_of(field.name, field.dataType)) for field in schema.fields)
 
 
-def carriers(batch: DataFrame, fields: tuple[Field, ...]) -> DataFrame:
+def carriers(batch: DataFrame, fields: Sequence[Field]) -> DataFrame:
     """``batch`` with every value as its carrier, and the columns known by number alone."""
     from pyspark.sql.functions import col
 
@@ -89,6 +90,16 @@ def carriers(batch: DataFrame, fields: tuple[Field, ...]) -> DataFrame:
     return numbered.select(
         *(_carrier(col(f"c{number}"), field.kind).alias(f"c{number}") for number, field in enumerate(fields))
     )
+
+
+def bound(
+    row: Sequence[Any], binders: Sequence[Callable[[Any], Any]], fields: Sequence[Field]
+) -> tuple[Any, ...]:
+    """A row of carriers as bound values. Raises InvalidInputError, naming the column."""
+    try:
+        return tuple(None if value is None else bind(value) for bind, value in zip(binders, row, strict=True))
+    except OverflowError as error:
+        raise _no_form(row, binders, fields) from error
 
 
 def timestamp_text(microseconds: int) -> str:
@@ -101,6 +112,20 @@ def timestamp_text(microseconds: int) -> str:
 
 def datetime_text(moment: datetime) -> str:
     return moment.isoformat(" ")
+
+
+def _no_form(
+    row: Sequence[Any], binders: Sequence[Callable[[Any], Any]], fields: Sequence[Field]
+) -> InvalidInputError:
+    """Which value it was that has no form in a database: a time outside of the years 1 to 9999."""
+    for value, bind, field in zip(row, binders, fields, strict=True):
+        if value is None:
+            continue
+        try:
+            bind(value)
+        except OverflowError:
+            return InvalidInputError(f"column {field.name!r} holds a time outside of the years 1 to 9999")
+    raise AssertionError("no value of the row overflows")
 
 
 def _kind_of(name: str, type_: DataType) -> str:
