@@ -21,14 +21,20 @@ class Sink:
 
     def batch(self, n: int, *, compact: bool = False) -> None:
         self.blobs.put(f"part-{n}", b"rows")
+        self.blobs.put(f".part-{n}.crc", b"hadoop's")
         self.log(f"{n}.compact" if compact else str(n), range(n + 1) if compact else [n])
 
     def log(self, name: str, parts: range | list[int]) -> None:
         lines = [json.dumps({"path": f"file://{self.root}/part-{n}", "action": "add"}) for n in parts]
         self.blobs.put(f"_spark_metadata/{name}", "\n".join(["v1", *lines]).encode())
+        self.blobs.put(f"_spark_metadata/.{name}.crc", b"hadoop's")
 
     def content(self) -> set[str]:
-        return {info.key for info in self.blobs.list("") if not info.key.startswith("_holdfast")}
+        keys = {info.key for info in self.blobs.list("") if not info.key.startswith("_holdfast")}
+        hidden = {key for key in keys if key.endswith(".crc")}
+        # Hadoop's hidden checksums come and go with their files.
+        assert hidden <= {"/".join([*key.split("/")[:-1], f".{key.split('/')[-1]}.crc"]) for key in keys}
+        return keys - hidden
 
 
 @pytest.fixture
@@ -110,7 +116,7 @@ def test_a_log_that_is_none_is_corrupt(sink: Sink, text: str) -> None:
         FileSink(sink.root).plan_rewind(0)
 
 
-@pytest.mark.parametrize("deletes", range(8))
+@pytest.mark.parametrize("deletes", range(0, 14, 2))
 def test_a_rewind_that_crashed_is_found_and_finished(
     sink: Sink, deletes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,14 +135,14 @@ def test_a_rewind_that_crashed_is_found_and_finished(
 
     with monkeypatch.context() as patch:
         patch.setattr(FileBlobs, "delete", crash)
-        if deletes < 6:
+        if deletes < 12:
             with pytest.raises(StoreUnavailableError):
                 crashing.rewind(plan)
     again = FileSink(sink.root).plan_unfinished()
-    entries = sorted(key for key in sink.content() if key.startswith("_spark"))
+    entries = sorted(key for key in sink.content() if key.startswith("_spark_"))
 
     assert entries == [f"_spark_metadata/{n}" for n in range(len(entries))], "a log without holes"
-    if deletes >= 6:
+    if deletes >= 12:
         FileSink(sink.root).rewind(plan)
         assert FileSink(sink.root).plan_unfinished() is None
         return

@@ -91,6 +91,9 @@ class FileSink:
                 continue  # gone already, in an earlier attempt
         for key in (*reversed(plan.log_entries), *plan.data_files):
             self._blobs.delete(key)
+            # Hadoop's checksum of it, on a local disk: a stale one would condemn the next file of this name.
+            folder, _, name = key.rpartition("/")
+            self._blobs.delete(f"{folder}/.{name}.crc" if folder else f".{name}.crc")
         self._blobs.put(f"{plan.backup}done", b"")
         return f"{self._url.rstrip('/')}/{plan.backup}"
 

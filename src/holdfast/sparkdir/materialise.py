@@ -13,7 +13,6 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from holdfast.batch import decode_batch
 from holdfast.blobs.base import BlobStore, check_key
@@ -24,18 +23,11 @@ from holdfast.manifest.v2 import CheckpointManifestV2
 from holdfast.sparkdir.index import INDEX_PATH, FileEntry, FileIndex, decode_index
 from holdfast.sparkdir.reading import IncompleteBatchError, SparkCheckpoint, is_hidden
 from holdfast.sparkdir.required import required_files
+from holdfast.store.partitioned import PartitionedCheckpointStore
 
 _PLACES = ("offsets/", "commits/", "sources/", "state/")
 # transformWithState keeps the absolute path of its schemas: "file:/old/place/state/0/_stateSchema/…".
 _SCHEMA_PATH = re.compile(rb'"(?:[^"\\]|\\.)*?(/state/[0-9]+/_stateSchema/)')
-
-
-class Artifacts(Protocol):
-    """What this module asks of a store: the verified artifacts of a checkpoint's chain, snapshot first."""
-
-    def read_state(self, checkpoint_id: CheckpointId, operator: str, partition: int) -> list[bytes]: ...
-
-    def read_logs(self, checkpoint_id: CheckpointId) -> list[bytes]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +40,13 @@ class Materialised:
     rewritten: tuple[str, ...]
 
 
-def chain_index(store: Artifacts, checkpoint_id: CheckpointId) -> dict[str, FileEntry]:
+def chain_index(store: PartitionedCheckpointStore, checkpoint_id: CheckpointId) -> dict[str, FileEntry]:
     """What the chain of ``checkpoint_id`` holds, from its small log artifacts: no state is read."""
-    return _log_union(store, checkpoint_id)[1]
+    return _log_union(store, store.chain(checkpoint_id))[1]
 
 
 def materialise(
-    manifest: CheckpointManifestV2, store: Artifacts, target: str | os.PathLike[str]
+    manifest: CheckpointManifestV2, store: PartitionedCheckpointStore, target: str | os.PathLike[str]
 ) -> Materialised:
     """Write the checkpoint into ``target``, a new or empty directory (or URL), and prove that it is complete.
 
@@ -65,49 +57,72 @@ def materialise(
     batch = manifest.engine.batch_id if manifest.engine is not None else None
     if batch is None:
         raise InvalidInputError(f"checkpoint {manifest.checkpoint_id} was not taken from a Spark checkpoint")
-    checkpoint_id = manifest.checkpoint_id
+    name = str(manifest.checkpoint_id)
+    chain = store.chain(manifest.checkpoint_id)
     place = _Place(target)
-    logs, index = _log_union(store, checkpoint_id)
-    for operator, entry in sorted(manifest.operators.items()):
-        for partition in entry.partitions:
-            containers = store.read_state(checkpoint_id, operator, partition.partition_id)
-            prefix = f"state/{operator}/{partition.partition_id}/"
-            place.write_all(_checked(_union(containers, prefix), index))
+    logs, index = _log_union(store, chain)
     last = logs.pop("metadata", None)
     if last is None:
-        raise CorruptError(str(checkpoint_id), "its log artifacts hold no metadata file")
-    place.write_all(_checked(logs.items(), index))
-    _check_complete(place, index, batch, str(checkpoint_id))
-    place.write_all(_checked([("metadata", last)], index))
+        raise CorruptError(name, "its log artifacts hold no metadata file")
+    # Link by link, so that each packed object is fetched once, and one of them is in memory at a time.
+    for link in chain:
+        for files in _state_of(store, link):
+            place.write_all(_current(files, index, place.written))
+    place.write_all(_current(logs.items(), index, place.written))
+    _check_complete(place, index, batch, name)
+    place.write_all(_current([("metadata", last)], index, place.written))
+    if "metadata" not in place.written:
+        raise CorruptError("metadata", "its bytes are not the ones recorded in the chain's index")
     return Materialised(batch, index, place.bytes, tuple(place.rewritten))
 
 
 def _log_union(
-    store: Artifacts, checkpoint_id: CheckpointId
+    store: PartitionedCheckpointStore, chain: Iterable[CheckpointManifestV2]
 ) -> tuple[dict[str, bytes], dict[str, FileEntry]]:
+    """The log files of the chain, and its index: of all files, path → what the newest capture saw."""
     logs: dict[str, bytes] = {}
     index: dict[str, FileEntry] = {}
-    for container in store.read_logs(checkpoint_id):
-        entries = dict(decode_batch(container))
+    for link in chain:
+        name = str(link.checkpoint_id)
+        artifact = link.engine.logs if link.engine is not None else None
+        if artifact is None:
+            raise CorruptError(name, "it holds no log artifact, so nothing says what its files are")
+        entries = dict(decode_batch(store.objects.artifact(link, artifact)))
         listed = entries.pop(INDEX_PATH, None)
         if listed is None:
-            raise CorruptError(str(checkpoint_id), f"a log artifact of its chain holds no {INDEX_PATH}")
-        index.update(decode_index(listed, str(checkpoint_id)))
+            raise CorruptError(name, f"its log artifact holds no {INDEX_PATH}")
+        index.update(decode_index(listed, name))
         logs.update(entries)
     for path in (*logs, *index):
         _check_path(path)
     return logs, index
 
 
-def _union(containers: Iterable[bytes], prefix: str) -> Iterator[tuple[str, bytes]]:
-    files: dict[str, bytes] = {}
-    for container in containers:
-        files.update(decode_batch(container))
-    for path in files:
-        if not path.startswith(prefix):
-            raise CorruptError(path, f"lies outside {prefix!r}, where its artifact belongs")
-        _check_path(path)
-    yield from files.items()
+def _state_of(
+    store: PartitionedCheckpointStore, link: CheckpointManifestV2
+) -> Iterator[list[tuple[str, bytes]]]:
+    """The state files of one link, partition by partition."""
+    for operator, entry in link.operators.items():
+        for part in entry.partitions:
+            files = decode_batch(store.objects.artifact(link, part))
+            prefix = f"state/{operator}/{part.partition_id}/"
+            for path, _ in files:
+                if not path.startswith(prefix):
+                    raise CorruptError(path, f"lies outside {prefix!r}, where its artifact belongs")
+                _check_path(path)
+            yield files
+
+
+def _current(
+    files: Iterable[tuple[str, bytes]], index: FileIndex, written: set[str]
+) -> Iterator[tuple[str, bytes]]:
+    """Those that the index knows with these very bytes.
+
+    Others were captured again later, with other bytes. If not, the check at the end finds them missing.
+    """
+    for path, data in files:
+        if path not in written and index.get(path) == FileEntry.of(data):
+            yield path, data
 
 
 def _check_path(path: str) -> None:
