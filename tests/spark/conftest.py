@@ -1,8 +1,10 @@
-"""Where the tables of ``make kills`` and ``make flips`` are: some of their rows are tests here."""
+"""Makes helpers importable: ``runs`` beside this file, and the tables of ``make kills`` and ``make flips``,
+some of whose rows are tests here."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parent.parent / "crash"))
+HERE = Path(__file__).resolve().parent
+sys.path += [str(HERE), str(HERE.parent / "crash")]
