@@ -1,23 +1,31 @@
 """Several writers, restarts, restores and a store on a bad day, against a model one can read in a minute.
 
-The model is the raw objects, folded once from the first to the last. It knows nothing of heads, tails or
-boundaries.
+The model is the raw objects as they were written (trimming deletes them in the store, never in the model),
+folded once from the first to the last. It knows nothing of heads, tails or boundaries.
 """
 
 from __future__ import annotations
 
 import json
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import hypothesis.strategies as st
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, event, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from holdfast.blobs.base import Data
 from holdfast.blobs.memory import MemoryBlobs
-from holdfast.errors import ConflictError, InvalidInputError, OutcomeUnknownError, StoreUnavailableError
+from holdfast.errors import (
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    OutcomeUnknownError,
+    StoreUnavailableError,
+)
 from holdfast.ids import CheckpointId
+from holdfast.layout import ledger_number
 from holdfast.ledger import (
     Author,
     CheckpointRecord,
@@ -35,6 +43,26 @@ from holdfast.ledger import (
 )
 from holdfast.testing import FaultyBlobs
 
+
+class Store(MemoryBlobs):
+    """Keeps, beside the store, every record as it was first written under its number: that one was real."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ever = MemoryBlobs()
+        self.changes = 0
+
+    def delete(self, key: str) -> None:
+        self.changes += 1
+        super().delete(key)
+
+    def create(self, key: str, data: Data) -> None:
+        super().create(key, data)
+        self.changes += 1
+        if ledger_number(key) and self.ever.head(key) is None:
+            self.ever.create(key, data)
+
+
 WRITERS = st.integers(0, 3)
 DECISIONS = ("checkpoint", "epoch")
 RUNNERS = (*DECISIONS, "restore", "stop")
@@ -47,16 +75,18 @@ class Writer:
     author: Author
     #: What this writer last saw. It may be long out of date.
     seen: History
-    acknowledged: list[Record] = field(default_factory=list)
+    #: A checkpoint whose artifacts are written, and the ledger's head when that began.
+    prepared: tuple[CheckpointId, int] | None = None
 
 
 class Ledgers(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.blobs = MemoryBlobs()
+        self.blobs = Store()
         self.writers = [self.new_process() for _ in range(4)]
         self.acknowledged: list[Record] = []
         self.refused: set[str] = set()
+        self.checked = -1
 
     def new_process(self) -> Writer:
         blobs = FaultyBlobs(self.blobs)
@@ -72,7 +102,7 @@ class Ledgers(RuleBasedStateMachine):
             # The process ends, and the next one makes sure before it believes anything.
             self.restart(writer)
             return None
-        except (ConflictError, StoreUnavailableError, InvalidInputError):
+        except (ConflictError, StoreUnavailableError, InvalidInputError, NotFoundError):
             if decides:
                 self.refused.add(id)
             return None
@@ -105,7 +135,8 @@ class Ledgers(RuleBasedStateMachine):
     @rule(index=WRITERS, light=st.booleans(), skip=st.integers(0, 1))
     def decides(self, index: int, light: bool, skip: int) -> None:
         writer = self.writers[index]
-        id = CheckpointId.now()
+        id, since = writer.prepared or (CheckpointId.now(), writer.seen.head)
+        writer.prepared = None
         try:
             epoch = writer.seen.highest_epoch + 1 + skip
             parent = writer.seen.newest_decision
@@ -115,7 +146,7 @@ class Ledgers(RuleBasedStateMachine):
             draft: Record = EpochRecord(epoch=epoch, checkpoint_id=id, receipts={"db": [epoch]})
         else:
             draft = CheckpointRecord(epoch=epoch, checkpoint_id=id, seal="5" * 64)
-        self.append(writer, draft, parent=None if parent is None else parent.checkpoint_id)
+        self.append(writer, draft, parent=None if parent is None else parent.checkpoint_id, since=since)
 
     @rule(index=WRITERS, back=st.integers(0, 5))
     def restores(self, index: int, back: int) -> None:
@@ -147,6 +178,37 @@ class Ledgers(RuleBasedStateMachine):
             self.append(writer, PruneRecord(ids=[ids[-back]]), planned_at=writer.seen.head)
 
     @rule(index=WRITERS)
+    def prepares(self, index: int) -> None:
+        writer = self.writers[index]
+        writer.prepared = (CheckpointId.now(), writer.seen.head)
+
+    @rule(index=WRITERS, other=WRITERS)
+    def collects(self, index: int, other: int) -> None:
+        prepared = self.writers[other].prepared
+        if prepared is not None:
+            self.append(
+                self.writers[index], PruneRecord(ids=[prepared[0]]), planned_at=self.writers[index].seen.head
+            )
+
+    @rule(index=WRITERS, epochs=st.integers(1, 4), light=st.booleans(), stop=st.booleans())
+    def runs_for_a_while(self, index: int, epochs: int, light: bool, stop: bool) -> None:
+        self.reads(index)
+        self.starts(index)
+        for _ in range(epochs):
+            self.reads(index)
+            self.decides(index, light, 0)
+        if stop:
+            self.stops(index)
+
+    @rule(index=WRITERS, back=st.integers(0, 3))
+    def trims(self, index: int, back: int) -> None:
+        writer = self.writers[index]
+        with suppress(StoreUnavailableError, OutcomeUnknownError):
+            timeline = writer.ledger.read().timeline
+            keep_from = timeline[-1 - back % len(timeline)].n if timeline else 1
+            event(f"trimming deletes: {writer.ledger.trim(keep_from, is_gone=bool) > 0}")
+
+    @rule(index=WRITERS)
     def crashes(self, index: int) -> None:
         self.restart(self.writers[index])
 
@@ -168,16 +230,29 @@ class Ledgers(RuleBasedStateMachine):
 
     # What must hold, whatever happened
 
-    def raw(self) -> list[dict[str, Any]]:
-        return [json.loads(self.blobs.get(info.key)) for info in self.blobs.list("ledger/")]
-
     @invariant()
-    def one_record_per_number_and_no_gap(self) -> None:
-        assert [record["n"] for record in self.raw()] == list(range(1, len(self.raw()) + 1))
+    def everything_holds(self) -> None:
+        if self.blobs.changes == self.checked:
+            return
+        self.checked = self.blobs.changes
+        ever = self.blobs.ever
+        raw = [json.loads(ever.get(info.key)) for info in ever.list("ledger/")]
+        before, now = Ledger(ever).read(), Ledger(self.blobs).read()
+        self.one_record_per_number_and_no_gap(raw)
+        self.i1_and_i6_an_epoch_and_an_id_are_decided_once_and_epochs_grow(raw)
+        self.i5_only_the_newest_generation_decides_restores_and_stops(raw)
+        self.what_was_acknowledged_is_there(before, now)
+        self.nothing_refers_to_what_was_pruned_before(raw)
+        self.trimming_keeps_every_checkpoint_and_what_is_known_of_its_sinks(before, now)
+        self.the_history_says_what_the_model_says(raw, now)
 
-    @invariant()
-    def i1_and_i6_an_epoch_and_an_id_are_decided_once_and_epochs_grow(self) -> None:
-        decisions = [record for record in self.raw() if record["kind"] in DECISIONS]
+    def one_record_per_number_and_no_gap(self, raw: list[dict[str, Any]]) -> None:
+        assert [record["n"] for record in raw] == list(range(1, len(raw) + 1))
+
+    def i1_and_i6_an_epoch_and_an_id_are_decided_once_and_epochs_grow(
+        self, raw: list[dict[str, Any]]
+    ) -> None:
+        decisions = [record for record in raw if record["kind"] in DECISIONS]
         epochs = [record["epoch"] for record in decisions]
         ids = [record["checkpoint_id"] for record in decisions]
 
@@ -185,10 +260,9 @@ class Ledgers(RuleBasedStateMachine):
         assert len(ids) == len(set(ids))
         assert self.refused.isdisjoint(ids), "an attempt that was told no is in the ledger"
 
-    @invariant()
-    def i5_only_the_newest_generation_decides_restores_and_stops(self) -> None:
+    def i5_only_the_newest_generation_decides_restores_and_stops(self, raw: list[dict[str, Any]]) -> None:
         generation, runner = 0, None
-        for record in self.raw():
+        for record in raw:
             if record["kind"] == "start":
                 generation, runner = record["n"], record["writer"]
                 assert record["generation"] == generation
@@ -196,17 +270,15 @@ class Ledgers(RuleBasedStateMachine):
                 assert record["generation"] == generation
                 assert runner is None or record["writer"] == runner
 
-    @invariant()
-    def what_was_acknowledged_is_there(self) -> None:
-        history = Ledger(self.blobs).read()
+    def what_was_acknowledged_is_there(self, before: History, now: History) -> None:
         for record in self.acknowledged:
-            assert history.records[record.n] == record
+            assert before.record(record.n) == record
+            assert not now.boundary.has(record.n) or now.record(record.n) == record
 
-    @invariant()
-    def nothing_refers_to_what_was_pruned_before(self) -> None:
+    def nothing_refers_to_what_was_pruned_before(self, raw: list[dict[str, Any]]) -> None:
         pruned: set[str] = set()
         ids: dict[int, str] = {}
-        for record in self.raw():
+        for record in raw:
             if record["kind"] == "prune":
                 pruned.update(record["ids"])
             elif record["kind"] == "restore":
@@ -215,11 +287,22 @@ class Ledgers(RuleBasedStateMachine):
                 assert record["checkpoint_id"] not in pruned
                 ids[record["n"]] = record["checkpoint_id"]
 
-    @invariant()
-    def the_history_says_what_the_model_says(self) -> None:
+    def trimming_keeps_every_checkpoint_and_what_is_known_of_its_sinks(
+        self, before: History, now: History
+    ) -> None:
+        pruned = before.pruned()
+        for record in before.records.values():
+            if record.kind == "checkpoint" and str(record.checkpoint_id) not in pruned:
+                assert now.naming(record.checkpoint_id) == record
+                assert now.statuses(record.epoch) == before.statuses(record.epoch)
+        assert now.holds(now_ms=0) == before.holds(now_ms=0)
+        assert (now.generation, now.writer) == (before.generation, before.writer)
+        assert now.newest_start == before.newest_start
+
+    def the_history_says_what_the_model_says(self, raw: list[dict[str, Any]], now: History) -> None:
         tip, after, finished = 0, {}, set()
         restore = None
-        for record in self.raw():
+        for record in raw:
             if record["kind"] in DECISIONS:
                 assert record["after"] == tip
                 after[record["n"]] = tip
@@ -233,13 +316,15 @@ class Ledgers(RuleBasedStateMachine):
             chain.append(tip)
             tip = after[tip]
 
-        history = Ledger(self.blobs).read()
+        def left(numbers):
+            return sorted(filter(now.boundary.has, numbers))
 
-        assert [decision.n for decision in history.timeline] == chain[::-1]
-        assert {decision.n for decision in history.abandoned} == set(after) - set(chain)
-        assert (history.open_restore.n if history.open_restore else None) == restore
-        assert history.highest_epoch == max((r["epoch"] for r in self.raw() if r["n"] in after), default=0)
-        assert not history.problems
+        assert [decision.n for decision in now.timeline] == left(chain)
+        assert [decision.n for decision in now.abandoned] == left(set(after) - set(chain))
+        assert now.tip == (chain[0] if chain else 0)
+        assert (now.open_restore.n if now.open_restore else None) == restore
+        assert now.highest_epoch == max((r["epoch"] for r in raw if r["n"] in after), default=0)
+        assert not now.problems
 
 
 Ledgers.TestCase.settings = settings(

@@ -1,6 +1,7 @@
 """The append-only log of a flow. A checkpoint is committed when the ledger says so, and only then."""
 
-from holdfast.ledger.appending import Ledger, StalePlanError, new_writer
+from holdfast.ledger.admitting import StalePlanError
+from holdfast.ledger.appending import Ledger, new_writer
 from holdfast.ledger.history import Gap, History, is_decision
 from holdfast.ledger.logs import INLINE_BYTES, store_logs
 from holdfast.ledger.reading import Boundary

@@ -11,78 +11,40 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Collection
-from typing import Final, TypeVar
+from contextlib import suppress
+from typing import TypeVar
 
 import msgspec
 
 from holdfast.blobs.base import BlobStore
 from holdfast.errors import (
-    CheckpointNotFoundError,
     ConflictError,
-    CorruptError,
-    EpochTakenError,
-    FencedError,
     HoldfastError,
-    InvalidInputError,
     KeyExistsError,
     KeyNotFoundError,
     OutcomeUnknownError,
     StoreUnavailableError,
 )
 from holdfast.ids import CheckpointId
-from holdfast.layout import ledger_key
-from holdfast.ledger.history import History, is_decision, key_of
+from holdfast.layout import boundary_key, ledger_key
+from holdfast.ledger.admitting import Claim, admit
+from holdfast.ledger.history import History, is_decision
 from holdfast.ledger.logs import read_logs
-from holdfast.ledger.reading import Reader
+from holdfast.ledger.reading import Boundary, Reader, encode_boundary
 from holdfast.ledger.records import (
     Author,
-    CheckpointRecord,
     Decision,
-    EpochRecord,
-    HoldRecord,
     PruneRecord,
     Record,
     RestoreRecord,
-    SavepointRecord,
     StartRecord,
     StopRecord,
     check_draft,
     encode_record,
-    references,
 )
+from holdfast.ledger.trimming import plan_trim, sweep
 
 R = TypeVar("R", bound=Record)
-
-#: Which new records make a plan worthless that a draft of this kind was made from.
-_OVERTURNS: Final[dict[type, tuple[type, ...]]] = {
-    StartRecord: (StartRecord, RestoreRecord, PruneRecord, StopRecord),
-    # A collector must see every new child, hold and restore before it names anything.
-    PruneRecord: (
-        StartRecord,
-        CheckpointRecord,
-        RestoreRecord,
-        PruneRecord,
-        StopRecord,
-        SavepointRecord,
-        HoldRecord,
-    ),
-}
-
-
-class StalePlanError(ConflictError):
-    """The ledger moved on since the plan that this record carries out was made: plan again."""
-
-    def __init__(self, planned_at: int, record: int, kind: str) -> None:
-        super().__init__(planned_at, record, kind)
-        self.planned_at = planned_at
-        self.record = record
-        self.kind = kind
-
-    def __str__(self) -> str:
-        return (
-            f"planned at ledger record {self.planned_at}, "
-            f"but record {self.record} ({self.kind}) has come since"
-        )
 
 
 def new_writer() -> str:
@@ -147,16 +109,21 @@ class Ledger:
         before that is known.
         """
         check_draft(draft)
+        claim = Claim(parent=parent, names=names, since=since, planned_at=planned_at)
         with self._lock:
             history = self._history or self.read()
+            if isinstance(draft, RestoreRecord):
+                # A trimming is no record, so it costs nobody a number: where this leads may be gone.
+                history = History(self._reader, history.head, self._reader.find_boundary())
             while True:
-                self._admit(history, draft, author, parent, names, since, planned_at)
+                admit(history, draft, author, claim)
                 record = self._filled(history, draft, author)
                 data = encode_record(record)
                 if self._create(record.n, data) and self._stands(record, author):
                     self._reader.learn(record.n, data)
                     self._history = History(self._reader, record.n, history.boundary)
                     self._running = 0 if isinstance(record, StopRecord) else record.generation
+                    self._check_arrival(record)
                     return record
                 self._reader.forget(record.n)
                 history = self.read()
@@ -184,11 +151,42 @@ class Ledger:
         if self._reader.learn(head, data).is_chained:
             self._blobs.put(ledger_key(head), data)
 
+    def trim(self, keep_from: int, *, is_gone: Callable[[PruneRecord], bool], at_least: int = 1) -> int:
+        """Drop what nobody needs of the records before ``keep_from``; how many objects were deleted.
+
+        ``is_gone`` says whether nothing is left of what a prune names. Does nothing where fewer than
+        ``at_least`` records would go. Raises CorruptError as long as any record cannot be read. A restore to
+        a light epoch below ``keep_from`` that is appended at this very moment leads nowhere: the next start
+        says so, and which restore leads out.
+        """
+        with self._lock:
+            history = self.read()
+            boundary = plan_trim(history, keep_from, now_ms=self._now_ms(), is_gone=is_gone)
+            if boundary is not None and self._gain(history, boundary) >= at_least:
+                # KeyExistsError: another trimming was first, and this one's plan is as good as none.
+                with suppress(KeyExistsError):
+                    self._blobs.create(boundary_key(boundary.n), encode_boundary(boundary))
+            self._reader.forget_boundaries()
+            deleted = sweep(self._blobs, self._reader, history.boundary)
+            self._history = None
+            return deleted
+
     def read_logs(self, record: Decision) -> dict[str, str]:
         """The log files that a decision added, by name. Raises CorruptError for one that is not as
         recorded.
         """
         return read_logs(self._blobs, record)
+
+    def _check_arrival(self, record: Record) -> None:
+        """A restore stands, but is refused with a reason, where a trimming came between look and leap."""
+        if (
+            isinstance(record, RestoreRecord)
+            and record.to
+            and not self._reader.find_boundary().has(record.to)
+        ):
+            raise ConflictError(
+                f"ledger record {record.to} was trimmed while the restore to it was written: it leads nowhere"
+            ).with_hint("restore to a checkpoint of holdfast list instead")
 
     def _is_current(self, known: History) -> bool:
         """Whether nothing was appended since, found with one request instead of a listing.
@@ -200,33 +198,8 @@ class Ledger:
             return False
         return self._reader.is_head(known.head)
 
-    # Before: may it be written?
-
-    def _admit(
-        self,
-        history: History,
-        draft: Record,
-        author: Author,
-        parent: CheckpointId | None,
-        names: Collection[str],
-        since: int | None,
-        planned_at: int | None,
-    ) -> None:
-        if planned_at is not None:
-            _check_plan(history, draft, planned_at)
-        if isinstance(draft, CheckpointRecord | EpochRecord | RestoreRecord | StopRecord):
-            _check_author(history, author)
-        elif isinstance(draft, PruneRecord) and author.generation:
-            # Anyone may prune, but a fenced generation can take nothing away (I5).
-            _check_author(history, author)
-        if is_decision(draft) or isinstance(draft, StopRecord):
-            _check_readable(history, author)
-        if is_decision(draft):
-            _check_epoch(history, draft.epoch)
-        if isinstance(draft, RestoreRecord):
-            _check_target(history, draft.to)
-        if not isinstance(draft, PruneRecord):
-            _check_not_pruned(history, draft, author, parent, names, since)
+    def _gain(self, history: History, boundary: Boundary) -> int:
+        return sum(1 for n in history.numbers() if not boundary.has(n))
 
     def _filled(self, history: History, draft: R, author: Author) -> R:
         n = history.head + 1
@@ -303,120 +276,3 @@ def _unknown(key: str, error: HoldfastError) -> OutcomeUnknownError:
     return OutcomeUnknownError(f"{key}: it is not known whether this record was written: {error}").with_hint(
         "start again: a start makes sure of the newest record before it believes it"
     )
-
-
-def _check_plan(history: History, draft: Record, planned_at: int) -> None:
-    overturning = _OVERTURNS.get(type(draft), ())
-    named = set(map(str, getattr(draft, "ids", ()))) | set(getattr(draft, "keys", ()))
-    for n in history.numbers(above=planned_at):
-        record = history.record(n)
-        if record is None:
-            raise StalePlanError(planned_at, n, "unreadable")
-        if isinstance(record, overturning) or not named.isdisjoint(references(record)):
-            raise StalePlanError(planned_at, n, record.kind)
-
-
-def _check_author(history: History, author: Author) -> None:
-    if author.generation == history.generation and (not author.generation or author.writer == history.writer):
-        return
-    if author.generation > history.generation:
-        raise ConflictError(
-            f"generation {author.generation} has no start record in this ledger, "
-            f"whose newest is {history.generation}"
-        ).with_hint("holdfast verify")
-    if not author.generation:
-        raise ConflictError(
-            f"a runner decides here (generation {history.generation}); only it may append a checkpoint"
-        ).with_hint("take a savepoint of a flow that runs, or capture into a store of its own")
-    raise FencedError(author.generation, history.generation, history.writer or "unknown")
-
-
-def _check_readable(history: History, author: Author) -> None:
-    """A record that cannot be read may be a newer start, or a decision. A restore says that a person looked
-    at it.
-    """
-    restore = history.newest_restore
-    known = max(author.generation, restore.n if restore is not None else 0)
-    for n in history.unreadable_since:
-        if n > known:
-            error = history.slot(n).error
-            reason = error.reason if error is not None else "it cannot be read"
-            raise CorruptError(
-                key_of(history, n), f"{reason}; it may hold a decision, so none is made after it"
-            ).with_hint("holdfast recover --dry-run names the restore that leads out")
-
-
-def _check_epoch(history: History, epoch: int) -> None:
-    if epoch > history.highest_epoch:
-        return
-    taken = history.decision_of(epoch)
-    if taken is not None:
-        raise EpochTakenError(epoch, taken.n)
-    raise ConflictError(f"epoch numbers only grow: {epoch} is not above {history.highest_epoch}")
-
-
-def _check_target(history: History, to: int) -> None:
-    if to and not is_decision(history.record(to)):
-        raise InvalidInputError(
-            f"ledger record {to} is no decision that can be read: a restore cannot lead there"
-        )
-
-
-def _check_not_pruned(
-    history: History,
-    draft: Record,
-    author: Author,
-    parent: CheckpointId | None,
-    names: Collection[str],
-    since: int | None,
-) -> None:
-    """Refuse a reference to anything a prune record names. ``first`` is where such records can start to
-    matter.
-    """
-    referred = {*references(draft), *names}
-    first = since or 0
-    if isinstance(draft, RestoreRecord):
-        target = history.record(draft.to) if draft.to else None
-        if target is None:
-            return
-        referred.update(references(target))
-        first = target.n
-    elif isinstance(draft, StartRecord | HoldRecord) and referred:
-        id = draft.from_id if isinstance(draft, StartRecord) else draft.checkpoint_id
-        assert id is not None
-        first = _named_at(history, id)
-    elif is_decision(draft):
-        first = first or author.generation  # what a runner refers to was made after its start
-        if parent is not None:
-            referred.add(str(parent))
-            first = min(first, _parent_at(history, parent))
-        if since is not None and since < history.boundary.n and not author.generation:
-            # A runner's prunes are kept with its records. This writer's may have been trimmed.
-            raise ConflictError(
-                f"this checkpoint was begun at ledger record {since}; the ledger has been trimmed up to "
-                f"{history.boundary.n} since, and what was written may have been collected"
-            ).with_hint("begin it again")
-    if not referred:
-        return
-    gone = sorted(referred & history.pruned(first))
-    if gone:
-        raise ConflictError(
-            f"{gone[0]} is pruned: a prune record names it, so nothing may refer to it any more"
-        ).with_hint("holdfast list shows what is left; holdfast log shows who pruned it")
-
-
-def _named_at(history: History, id: CheckpointId) -> int:
-    record = history.naming(id)
-    if record is None:
-        raise CheckpointNotFoundError(id)
-    return record.n
-
-
-def _parent_at(history: History, parent: CheckpointId) -> int:
-    """The record that made ``parent`` a checkpoint. Raises ConflictError if it is abandoned, or none."""
-    record = history.naming(parent)
-    if record is None:
-        raise ConflictError(f"the parent {parent} is no checkpoint of this ledger")
-    if not history.is_on_timeline(record):
-        raise ConflictError(f"the parent {parent} was abandoned by a restore")
-    return record.n

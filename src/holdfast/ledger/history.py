@@ -189,6 +189,12 @@ class History:
         the timeline goes on with the newest decision below it, or with ``to`` of a restore in between.
         """
         n = self.tip
+        restore = self._tail.restore
+        if restore is not None and n and self.find(n) is None:
+            # Trimmed at the very moment it was chosen. Whatever lies below is not what was asked for.
+            yield Gap(
+                restore.n, CorruptError(ledger_key(restore.n), f"record {n}, where it leads, is trimmed")
+            )
         while n > 0:
             slot = self.find(n)
             record = _readable(slot) if slot is not None else None
@@ -299,8 +305,8 @@ class History:
     @cached_property
     def problems(self) -> Mapping[int, CorruptError | UnsupportedFormatError]:
         """Every number that cannot be read, holes included, oldest first. Reads the whole ledger."""
-        slots = [slot for n in self.numbers() if (slot := self.find(n)) is not None]
-        return {slot.n: slot.error for slot in reversed(slots) if slot.error is not None}
+        found = [(n, slot.error) for n in self.numbers() if (slot := self.find(n)) is not None and slot.error]
+        return {n: error for n, error in reversed(found) if error is not None}
 
     @property
     def corrupt(self) -> Mapping[int, str]:

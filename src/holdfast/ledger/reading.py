@@ -10,7 +10,7 @@ import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from holdfast.blobs.base import BlobStore
@@ -142,12 +142,23 @@ class Reader:
         return n
 
     def find_boundary(self) -> Boundary:
-        numbers = (boundary_number(info.key) or 0 for info in self._blobs.list(_BOUNDARIES))
-        return self.boundary(max(numbers, default=0))
+        """The boundary in force: the highest, without what a lower one that still lies there has dropped.
 
-    def boundary(self, n: int) -> Boundary:
-        if n == 0:
-            return NO_BOUNDARY
+        There is more than one only while the ledger is being trimmed, or where that was cut short. Two that
+        trim at once may differ in what they keep; what either has dropped may be deleted already.
+        """
+        numbers = [boundary_number(info.key) or 0 for info in self._blobs.list(_BOUNDARIES)]
+        highest = NO_BOUNDARY
+        for n in sorted(filter(None, numbers)):
+            boundary = self._boundary(n)
+            kept = frozenset(k for k in boundary.kept if highest.has(k))
+            highest = replace(boundary, kept=kept, error=boundary.error or highest.error)
+        return highest
+
+    def forget_boundaries(self) -> None:
+        self._boundaries.clear()
+
+    def _boundary(self, n: int) -> Boundary:
         known = self._boundaries.get(n)
         if known is None:
             known = self._boundaries[n] = _read_boundary(self._blobs, n)
