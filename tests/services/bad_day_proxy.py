@@ -68,6 +68,7 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     wbufsize = 1 << 16
     server: BadDayProxy
+    _upstream: http.client.HTTPConnection | None = None
 
     def log_message(self, format: str, *args: object) -> None:
         pass
@@ -90,12 +91,16 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _handle
 
+    def finish(self) -> None:
+        super().finish()
+        if self._upstream is not None:
+            self._upstream.close()
+
     def _forwarded(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
         # One connection to the server for each that we have from a client.
-        connection: http.client.HTTPConnection | None = getattr(self, "_upstream", None)
-        if connection is None:
-            connection = http.client.HTTPConnection(self.server.upstream, timeout=60)
-            self._upstream = connection
+        if self._upstream is None:
+            self._upstream = http.client.HTTPConnection(self.server.upstream, timeout=60)
+        connection = self._upstream
         # The Host stays the client's: it is part of what was signed.
         headers = {name: value for name, value in self.headers.items() if name.lower() != "connection"}
         connection.request(self.command, self.path, body=body or None, headers=headers)

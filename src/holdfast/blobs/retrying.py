@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from holdfast.blobs.base import BlobInfo, BlobStore, Data, RefusedError, chunks
+from holdfast.blobs.base import BlobInfo, BlobStore, Data, RefusedError, check_prefix, chunks
 from holdfast.blobs.settling import Settled, settle
 from holdfast.errors import InvalidInputError, KeyExistsError, OutcomeUnknownError, StoreUnavailableError
 
@@ -106,8 +106,8 @@ class RetryingBlobs(BlobStore):
         self._retried(lambda: self._blobs.put(key, pieces))
 
     def list(self, prefix: str, start_after: str | None = None) -> Iterator[BlobInfo]:
-        # Asked here, so that a prefix that makes no sense is refused at the call.
-        return self._listed(prefix, start_after, self._blobs.list(prefix, start_after))
+        check_prefix(prefix)
+        return self._listed(prefix, start_after)
 
     def delete(self, key: str) -> None:
         self._retried(lambda: self._blobs.delete(key))
@@ -131,17 +131,19 @@ class RetryingBlobs(BlobStore):
             except (StoreUnavailableError, OutcomeUnknownError) as error:
                 self._pause(pauses, error)
 
-    def _listed(self, prefix: str, last: str | None, listing: Iterator[BlobInfo]) -> Iterator[BlobInfo]:
+    def _listed(self, prefix: str, last: str | None) -> Iterator[BlobInfo]:
         """A listing that goes on after the last key that came through, with all its attempts again."""
         pauses = self._policy.pauses(self._jitter)
+        listing: Iterator[BlobInfo] | None = None
         while True:
             try:
+                listing = listing or self._blobs.list(prefix, last)
                 info = next(listing, None)
             except RefusedError:
                 raise
             except StoreUnavailableError as error:
                 self._pause(pauses, error)
-                listing = self._blobs.list(prefix, last)
+                listing = None
                 continue
             if info is None:
                 return
