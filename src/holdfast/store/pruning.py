@@ -9,8 +9,10 @@ means planning again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
 from holdfast.errors import CorruptError, UnsupportedFormatError
 from holdfast.ids import CheckpointId
@@ -25,7 +27,7 @@ from holdfast.ledger import (
     StartRecord,
     is_decision,
 )
-from holdfast.store.naming import Named, find_named, named_on_timeline
+from holdfast.store.naming import Named, named_by, named_on_timeline
 from holdfast.store.parallel import raise_first, try_all
 
 if TYPE_CHECKING:
@@ -33,15 +35,67 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("holdfast.store")
 
+#: A boundary costs an object and a pass over the ledger, so fewer records than these are not worth it.
+TRIMMED_AT_ONCE = 64
+
+Reasons: TypeAlias = dict[CheckpointId, list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A checkpoint of the timeline, as far as its record tells. ``at_ms`` is when it was decided."""
+
+    named: Named
+    at_ms: int
+
+    @property
+    def id(self) -> CheckpointId:
+        return self.named.id
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a policy keeps, and why. Abandoned checkpoints below record ``horizon`` are nobody's any more."""
+
+    reasons: Reasons
+    horizon: int
+
+
+#: A policy: given the timeline, newest first, and a way to ask whether one is sound.
+Choose: TypeAlias = Callable[[Sequence[Seen], Callable[[Seen], bool]], Choice]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of one checkpoint. It goes if there is no reason to keep it."""
+
+    id: CheckpointId
+    epoch: int
+    at_ms: int
+    abandoned: bool
+    reasons: tuple[str, ...]
+
+    @property
+    def kept(self) -> bool:
+        return bool(self.reasons)
+
 
 def prune(store: PartitionedCheckpointStore, keep: int) -> int:
-    """Delete what ``plan_prune`` names, and what an earlier prune left behind; how many checkpoints are
+    """Keep the newest ``keep`` sound ones and what they need; how many checkpoints are gone."""
+    return collect(store, partial(keep_newest, keep=keep))
+
+
+def collect(store: PartitionedCheckpointStore, choose: Choose) -> int:
+    """Delete what ``choose`` leaves no reason for, and what an earlier pruning left behind; how many are
     gone.
+
+    Then trim the ledger of what nobody needs any more. Raises the first failure, after trying all.
     """
     store.adopt()
     while True:
         history = store.ledger.read()
-        doomed = plan_prune(store, history, keep)
+        verdicts = judge(store, history, choose)
+        doomed = sorted(verdict.id for verdict in verdicts if not verdict.kept)
         if not doomed:
             break
         try:
@@ -50,26 +104,52 @@ def prune(store: PartitionedCheckpointStore, keep: int) -> int:
             log.info("pruning is planned again: %s", error)
             continue
         break
-    return delete_checkpoints(store, {*doomed, *find_leftovers(store, store.ledger.read())})
+    gone = delete_checkpoints(store, {*doomed, *find_leftovers(store, store.ledger.read())})
+    _trim(store, {verdict.id for verdict in verdicts if verdict.kept and not verdict.abandoned})
+    return gone
 
 
-def plan_prune(store: PartitionedCheckpointStore, history: History, keep: int) -> list[CheckpointId]:
-    """Which checkpoints may go, oldest first, so that the newest ``keep`` sound ones and what they need
-    stay.
-    """
+def judge(store: PartitionedCheckpointStore, history: History, choose: Choose) -> list[Verdict]:
+    """What becomes of each checkpoint, newest first. Raises if any ledger record cannot be read."""
     refuse_unreadable(history)
-    named = [entry for entry in named_on_timeline(history) if not isinstance(entry, Gap)]
-    kept = _newest_loadable(store, named, keep, _found_corrupt(history))
+    timeline = [_seen(history, entry) for entry in named_on_timeline(history) if not isinstance(entry, Gap)]
+    corrupt = _found_corrupt(history)
+    choice = choose(timeline, lambda seen: seen.id not in corrupt and _loads(store, seen.named))
+    abandoned = _abandoned(history, {seen.id for seen in timeline})
+    reasons = {checkpoint_id: list(why) for checkpoint_id, why in choice.reasons.items()}
+    for checkpoint_id, why in _protected(store, history).items():
+        reasons.setdefault(checkpoint_id, []).extend(why)
+    for seen in abandoned:
+        if seen.named.record >= choice.horizon:
+            reasons.setdefault(seen.id, []).append(
+                "abandoned by a restore, but newer than the oldest one kept"
+            )
+    _spare_parents(store, reasons)
+    off = {seen.id for seen in abandoned}
+    verdicts = [
+        Verdict(seen.id, seen.named.epoch, seen.at_ms, seen.id in off, tuple(reasons.get(seen.id, ())))
+        for seen in (*timeline, *abandoned)
+    ]
+    return sorted(verdicts, key=lambda verdict: verdict.id, reverse=True)
+
+
+def keep_newest(timeline: Sequence[Seen], is_sound: Callable[[Seen], bool], *, keep: int) -> Choice:
+    """The policy of ``prune(keep)``. Only sound ones count."""
+    reasons: Reasons = {}
+    kept: list[Seen] = []
+    for seen in timeline:
+        if len(kept) == keep:
+            return Choice(reasons, min(found.named.record for found in kept))
+        if is_sound(seen):
+            kept.append(seen)
+            reasons[seen.id] = [f"newest {len(kept)} of {keep}"]
+        else:
+            # Damaged, but recent: it may still be of use to somebody.
+            reasons[seen.id] = ["damaged, and newer than the oldest one kept"]
+    if len(kept) == keep:
+        return Choice(reasons, min(found.named.record for found in kept))
     # With fewer sound ones than were asked for, a damaged one may be all that somebody has.
-    oldest = min(entry.record for entry in kept) if len(kept) == keep else 0
-    abandoned = [found for entry in history.abandoned if (found := find_named(history, entry.checkpoint_id))]
-    candidates = [entry for entry in (*named, *abandoned) if entry.record < oldest]
-    spared = _protected(store, history) | {entry.id for entry in kept}
-    # Newer than the oldest kept: corrupt ones among them may still be of use to somebody, and the rest is
-    # recent.
-    spared |= {entry.id for entry in (*named, *abandoned) if entry.record >= oldest}
-    spared |= _parents(store, spared)
-    return sorted({entry.id for entry in candidates} - spared)
+    return Choice(reasons, 0)
 
 
 def refuse_unreadable(history: History) -> None:
@@ -104,19 +184,46 @@ def delete_checkpoints(store: PartitionedCheckpointStore, ids: Collection[Checkp
     return len(ids)
 
 
-def _newest_loadable(
-    store: PartitionedCheckpointStore, named: Iterable[Named], keep: int, corrupt: set[CheckpointId]
-) -> list[Named]:
-    kept: list[Named] = []
-    for entry in named:
-        if len(kept) == keep:
-            break
-        try:
-            if entry.id not in corrupt and store.load_named(entry) is not None:
-                kept.append(entry)
-        except (CorruptError, UnsupportedFormatError) as error:
-            log.warning("not counted as kept: %s", error)
-    return kept
+def _trim(store: PartitionedCheckpointStore, kept: set[CheckpointId]) -> None:
+    """Let go of the records before the oldest checkpoint kept. What it and later ones need stays anyway."""
+    history = store.ledger.read()
+    records = [named for named in map(history.naming, kept) if named is not None]
+    if not records:
+        return
+    lying_there = {store.paths.owner(info.key) for info in store.blobs.list(store.paths.base_prefix)}
+
+    def is_gone(record: PruneRecord) -> bool:
+        return lying_there.isdisjoint(record.ids) and all(
+            store.blobs.head(key) is None for key in record.keys
+        )
+
+    oldest = min(record.n for record in records)
+    store.ledger.trim(oldest, is_gone=is_gone, at_least=TRIMMED_AT_ONCE)
+
+
+def _seen(history: History, named: Named) -> Seen:
+    record = history.record(named.record)
+    return Seen(named, record.at_ms if record is not None else 0)
+
+
+def _loads(store: PartitionedCheckpointStore, named: Named) -> bool:
+    try:
+        store.load_named(named)
+    except (CorruptError, UnsupportedFormatError) as error:
+        log.warning("not counted as kept: %s", error)
+        return False
+    return True
+
+
+def _abandoned(history: History, on_timeline: set[CheckpointId]) -> list[Seen]:
+    """What records make a checkpoint, off the timeline and not pruned yet."""
+    pruned = history.pruned()
+    found = []
+    for record in history.records.values():
+        named = named_by(record)
+        if named is not None and named.id not in on_timeline and str(named.id) not in pruned:
+            found.append(Seen(named, record.at_ms))
+    return found
 
 
 def _found_corrupt(history: History) -> set[CheckpointId]:
@@ -125,17 +232,28 @@ def _found_corrupt(history: History) -> set[CheckpointId]:
     return {checkpoint_id for start in starts for checkpoint_id in start.corrupt}
 
 
-def _protected(store: PartitionedCheckpointStore, history: History) -> set[CheckpointId]:
+def _protected(store: PartitionedCheckpointStore, history: History) -> Reasons:
     """What stays for other reasons than being new."""
-    spared = {hold.checkpoint_id for hold in history.holds(store.now_ms()).values() if hold.protects}
-    spared |= {r.checkpoint_id for r in history.records.values() if isinstance(r, SavepointRecord)}
+    reasons: Reasons = {}
+
+    def spare(checkpoint_id: CheckpointId, why: str) -> None:
+        reasons.setdefault(checkpoint_id, []).append(why)
+
+    for hold in history.holds(store.now_ms()).values():
+        if hold.protects:
+            spare(hold.checkpoint_id, f"held as {hold.name!r}")
+    for record in history.records.values():
+        if isinstance(record, SavepointRecord):
+            spare(record.checkpoint_id, "a savepoint")
     pointer = store.read_pointer()
     if pointer is not None:
-        spared.add(pointer)
+        spare(pointer, "the pointer names it")
     start = history.newest_start
     if start is not None and start.from_id is not None and not _has_own_checkpoint(history, start.n):
-        spared.add(start.from_id)
-    return spared | _with_pending_sinks(history)
+        spare(start.from_id, f"generation {start.n} resumed from it, and has none of its own yet")
+    for checkpoint_id, why in _with_pending_sinks(history):
+        spare(checkpoint_id, why)
+    return reasons
 
 
 def _has_own_checkpoint(history: History, generation: int) -> bool:
@@ -144,28 +262,31 @@ def _has_own_checkpoint(history: History, generation: int) -> bool:
     )
 
 
-def _with_pending_sinks(history: History) -> set[CheckpointId]:
+def _with_pending_sinks(history: History) -> list[tuple[CheckpointId, str]]:
     """Decisions of which a sink's end is not known, and the checkpoints before them: a sink that lost what
     it staged is fed again by running the epoch once more, from the state it began with.
     """
-    pending: dict[int, tuple[CheckpointId, set[str]]] = {}
-    epochs: dict[int, int] = {}
+    pending: dict[int, tuple[CheckpointId, int, set[str]]] = {}
+    numbers: dict[int, int] = {}
     for record in history.records.values():
-        if isinstance(record, OutcomeRecord) and record.epoch in epochs:
-            settled = {sink for sink, status in record.statuses.items() if not status.is_pending}
-            pending[epochs[record.epoch]][1].difference_update(settled)
+        if isinstance(record, OutcomeRecord):
+            decided = numbers.get(record.epoch) if record.epoch is not None else None
+            if decided in pending:
+                settled = {sink for sink, status in record.statuses.items() if not status.is_pending}
+                pending[decided][2].difference_update(settled)
         elif is_decision(record):
             if record.generation > 0:
                 # A flow admits no epoch before every sink has committed the last one.
                 pending.pop(record.after, None)
-                epochs = {epoch: n for epoch, n in epochs.items() if n != record.after}
             if record.receipts:
-                pending[record.n] = record.checkpoint_id, set(record.receipts)
-                epochs[record.epoch] = record.n
-    spared: set[CheckpointId] = set()
-    for n, (checkpoint_id, sinks) in pending.items():
+                pending[record.n] = record.checkpoint_id, record.epoch, set(record.receipts)
+                numbers[record.epoch] = record.n
+    spared: list[tuple[CheckpointId, str]] = []
+    for n, (checkpoint_id, epoch, sinks) in pending.items():
         if sinks:
-            spared |= {checkpoint_id, *_checkpoint_before(history, n)}
+            spared.append((checkpoint_id, f"its sinks are pending: {', '.join(sorted(sinks))}"))
+            why = f"epoch {epoch}, whose sinks are pending, would be run again from it"
+            spared += [(before, why) for before in _checkpoint_before(history, n)]
     return spared
 
 
@@ -179,17 +300,16 @@ def _checkpoint_before(history: History, n: int) -> set[CheckpointId]:
     return set()
 
 
-def _parents(store: PartitionedCheckpointStore, ids: Iterable[CheckpointId]) -> set[CheckpointId]:
-    """Every checkpoint that the chains of ``ids`` run through."""
-    needed: set[CheckpointId] = set()
-    for checkpoint_id in ids:
+def _spare_parents(store: PartitionedCheckpointStore, reasons: Reasons) -> None:
+    """Add every checkpoint that the chains of those with a reason run through."""
+    for checkpoint_id in list(reasons):
         try:
             manifest = store.load_raw(checkpoint_id)
             while manifest is not None and manifest.needs_parent() and manifest.parent_id is not None:
-                if manifest.parent_id in needed:
+                needed = f"epoch {manifest.epoch} continues it"
+                if needed in reasons.get(manifest.parent_id, ()):
                     break
-                needed.add(manifest.parent_id)
+                reasons.setdefault(manifest.parent_id, []).append(needed)
                 manifest = store.load_link(manifest.parent_id, manifest.parent_seal)
         except (CorruptError, UnsupportedFormatError) as error:
             log.warning("the chain of %s ends early: %s", checkpoint_id, error)
-    return needed

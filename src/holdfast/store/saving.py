@@ -37,7 +37,7 @@ def save(store: PartitionedCheckpointStore, manifest: CheckpointManifestV2) -> N
     if published is not None:
         _refuse_other_content(manifest, published)
         return
-    if history.naming(manifest.checkpoint_id) is not None:
+    if history.head and str(manifest.checkpoint_id) in history.pruned():
         raise ConflictError(f"checkpoint {manifest.checkpoint_id} was pruned, and its id is never used again")
     manifest = _stored(store, _completed(store, manifest))
     parent = manifest.parent_id
@@ -51,9 +51,17 @@ def save(store: PartitionedCheckpointStore, manifest: CheckpointManifestV2) -> N
         receipts={**{sink: [] for sink in pending}, **manifest.sink_receipts},
     )
     directory = store.paths.checkpoint_dir(manifest.checkpoint_id)
+    names = [directory + name for name in manifest.objects]
+    gone = sorted(history.pruned().intersection(names)) if history.head else []
+    if gone:
+        raise ConflictError(f"{gone[0]} is pruned: a prune record names it, so nothing may refer to it")
     try:
         store.ledger.append(
-            draft, author=store.author, parent=parent, names=[directory + name for name in manifest.objects]
+            draft,
+            author=store.author,
+            parent=parent,
+            names=names,
+            since=history.head,
         )
     except EpochTakenError:
         # By a rival that saves the same checkpoint, perhaps: then it is done.
@@ -67,7 +75,7 @@ def save_state(store: PartitionedCheckpointStore, checkpoint_id: CheckpointId, d
     """Write the sidecar of a checkpoint that is not published yet, or find that it is the published one."""
     history = store.ledger.read()
     published = store.load_raw(checkpoint_id, history) is not None
-    if not published and history.head and history.naming(checkpoint_id) is not None:
+    if not published and history.head and str(checkpoint_id) in history.pruned():
         raise ConflictError(f"checkpoint {checkpoint_id} was pruned, and its id is never used again")
     present = store.load_state_data(checkpoint_id)
     if present == data:
