@@ -477,6 +477,23 @@ def test_a_rewind_may_be_repeated(five: Files, path: Path, spark: SparkSession) 
     assert numbers(spark, path) == [1, 2, 300]
 
 
+def test_an_entry_that_a_late_commit_left_after_the_rewind_counts_for_nothing(
+    five: Files, path: Path
+) -> None:
+    late = entries(path)[-1]
+    assert late.name == "000000000005.json"
+    content = late.read_bytes()
+
+    five.rewind(4, 5)
+    late.write_bytes(content)
+
+    newest = Files(path).open(FLOW)
+    assert newest is not None
+    assert newest.number == 3
+    assert {shown.epoch.number for shown in read_index(path) if shown.flow == FLOW} == {1, 2, 3}
+    assert five.outcome(attempt(5), []) is Outcome.NOT_COMMITTED
+
+
 def test_a_late_commit_of_a_rewound_epoch_finds_nothing_to_do(
     path: Path, spark: SparkSession, batch: Callable[..., DataFrame]
 ) -> None:
