@@ -392,7 +392,12 @@ def run_flow(world: World, actor: Actor) -> None:
     store = store_of(world, actor)
     sinks = {name: SimSink(world, actor, state) for name, state in world.sinks.items()}
     coordinator = Coordinator(
-        store, FLOW, sinks, identity=Identity(7, {}), limits=Limits(None, None), observe=lambda step: None
+        store,
+        FLOW,
+        sinks,
+        identity=Identity(7, {}),
+        limits=Limits(None, None, keep_checkpoints=None),
+        observe=lambda step: None,
     )
     plan = coordinator.plan()
     started = coordinator.start(plan)
@@ -405,7 +410,9 @@ def run_flow(world: World, actor: Actor) -> None:
     for decision in replays:
         rows = engine.replay(decision, store.ledger.read_logs(decision))
         if decision == plan.last and started.to_feed_again:
-            run.feed_again(started.to_feed_again, decision, rows)
+            feeding = run.feed(started.to_feed_again, decision)
+            feeding.take(rows)
+            run.end_feeding(feeding)
     while run.next_batch < BATCHES:
         one_epoch(run, engine)
     run.stop()

@@ -295,7 +295,10 @@ def test_a_sink_whose_staged_output_is_gone_is_named_to_be_fed_again() -> None:
 
     started = coordinator.start(coordinator.plan())
     assert started.to_feed_again == ("b",)
-    started.run.feed_again(started.to_feed_again, started.run.last, rows_of(0))
+    assert started.run.last is not None
+    feeding = started.run.feed(started.to_feed_again, started.run.last)
+    feeding.take(rows_of(0))
+    started.run.end_feeding(feeding)
     world.work()
 
     assert world.sinks["a"].rows() == world.sinks["b"].rows() == ALL_ROWS

@@ -80,6 +80,18 @@ def capture_batch(
     )
 
 
+def epoch_logs(
+    checkpoint: SparkCheckpoint, n: int, *, commit_text: str | None, first: int, known: FileIndex
+) -> tuple[dict[str, str], dict[str, FileEntry]]:
+    """What an epoch from batch ``first`` to ``n`` added to Spark's logs, for a record without a capture.
+
+    ``known`` are the files that older records or captures hold. The second value is what to add to it.
+    """
+    plan = plan_batch(checkpoint, n, commit_text, first=first, held=set(known))
+    logs = _new_logs(plan, known, first)
+    return logs, {path: FileEntry.of(text.encode()) for path, text in logs.items()}
+
+
 # --- state, partition by partition
 
 

@@ -131,6 +131,8 @@ class Coordinator:
         last = plan.last
         to_feed_again = self._resolve(last, plan.history, author) if last is not None else ()
         self._sweep(author, plan.history)
+        # Whatever this store object appends from now on, retention above all, is this generation's.
+        self._store.author = author
         run = Run(
             self._store,
             self._sinks,
@@ -146,6 +148,8 @@ class Coordinator:
 
     def _announce(self, plan: StartPlan) -> StartRecord:
         with observed(self._observe, "start") as facts:
+            # The run before may have died between seeing its record and knowing that it was durable.
+            self._store.ledger.reassert_head()
             record = self._store.ledger.append(
                 StartRecord(
                     pipeline_hash=self._identity.pipeline_hash,

@@ -351,9 +351,6 @@ def _check_targets(spec: PipelineSpec) -> None:
 
 def check_built(spec: PipelineSpec) -> None:
     """Refuses what would otherwise be accepted and not done."""
-    for key, seconds in (("every", spec.every_seconds), ("state_every", spec.state_every_seconds)):
-        if seconds > 0:
-            raise not_supported_yet((key,), "an interval above 0s")
     if spec.on_corruption != "fail":
         raise not_supported_yet(("on_corruption",), repr(spec.on_corruption))
     if spec.on_change == "reset":

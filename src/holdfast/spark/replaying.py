@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from holdfast.errors import CorruptError
+from holdfast.spark.driving import OnBatch
 from holdfast.sparkdir.reading import parse_commit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
 
 #: Starts the flow's query over a scratch directory for exactly one batch, and returns when it ended.
-RunOnce: TypeAlias = Callable[[Callable[["DataFrame", int], None]], None]
+RunOnce: TypeAlias = Callable[[OnBatch], None]
 
 
 def replay_batch(
@@ -35,10 +37,10 @@ def replay_batch(
     same rows, or the query is another.
     """
     offsets = f"offsets/{batch}"
-    _put_in_place(scratch, {name: text for name, text in logs.items() if not name.startswith("commits/")})
+    _put_in_place(scratch, {name: text for name, text in logs.items() if _precedes(name, batch)})
     seen: list[int] = []
 
-    def on_batch(frame: DataFrame, number: int) -> None:
+    def on_batch(frame: DataFrame, number: int, _: StreamingQuery) -> None:
         seen.append(number)
         take(frame)
 
@@ -52,6 +54,14 @@ def replay_batch(
     recorded = parse_commit(logs[commit].encode(), commit).next_watermark_ms
     if left != recorded:
         raise _not_as_recorded(batch, f"the watermark came out as {left}, and was {recorded}")
+
+
+def _precedes(name: str, batch: int) -> bool:
+    """Whether a recorded log file is one that Spark has when it begins ``batch``: no later batch's."""
+    log, _, rest = name.partition("/")
+    if log == "commits":
+        return False
+    return log != "offsets" or rest == str(batch)
 
 
 def drive(frame: DataFrame) -> None:

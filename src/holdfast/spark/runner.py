@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.capture import capture_batch
 from holdfast.coordinator import (
     Coordinator,
     Identity,
@@ -29,32 +28,27 @@ from holdfast.coordinator import (
     observed,
 )
 from holdfast.errors import ChangedPipelineError
+from holdfast.ids import CheckpointId
 from holdfast.ledger import Decision, StalePlanError
-from holdfast.manifest import Engine
 from holdfast.pipeline import Trigger, compare_topology, pipeline_hash, topology
 from holdfast.pipeline.identity import EngineFacts
-from holdfast.spark.commits import check_supported, commit_text
+from holdfast.spark.commits import check_supported
+from holdfast.spark.driving import DrivenQuery, OnBatch
+from holdfast.spark.epochs import EpochMaker, Held, Pace, computed_once
 from holdfast.spark.frames import BuiltFlow
 from holdfast.spark.replaying import drive, replay_batch
 from holdfast.spark.scratch import directory_of, remove_older
-from holdfast.sparkdir import FileEntry, SparkCheckpoint
 from holdfast.sparkdir.materialise import materialise
-from holdfast.store import CheckpointWriter, PartitionedCheckpointStore
+from holdfast.store import PartitionedCheckpointStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
 log = logging.getLogger(__name__)
 
-CHAIN_LIMIT = 20
 #: How often a start is planned again because the ledger moved on meanwhile.
 STARTS = 5
 STATE_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
-
-
-class StopAsked(Exception):
-    """Raised inside a batch that came after the flow was asked to stop; nothing of it has begun."""
 
 
 class FlowRunner:
@@ -80,13 +74,7 @@ class FlowRunner:
         self._limits = limits
         self._state_format = int(session.conf.get(STATE_FORMAT, "1") or "1")
         self._identity = self._declared_identity()
-        self._index: dict[str, FileEntry] = {}
-        self._chain_length = 0
-        self._query: StreamingQuery | None = None
-        self._query_known = threading.Event()
         self._stop_asked = threading.Event()
-        self._at_work = threading.Lock()
-        self._error: BaseException | None = None
 
     def run(self, trigger: Trigger) -> None:
         """Start, run until the trigger is through or a stop is asked for, and stop in good order."""
@@ -107,10 +95,10 @@ class FlowRunner:
             # The rows are wanted once more, so the state from before them is.
             base, replays = plan.checkpoint_before(plan.last), (plan.last,)
         run.parent = base
-        self._materialise(base, scratch)
+        held = self._materialise(base, scratch)
         for decision in replays:
             self._replay(decision, scratch, run, started.to_feed_again if decision == plan.last else ())
-        self._run_query(run, scratch, trigger)
+        self._run_query(run, held, scratch, trigger)
         run.stop()
 
     def ask_to_stop(self) -> None:
@@ -156,151 +144,72 @@ class FlowRunner:
 
     # --- materialise and replay ----------------------------------------------------------------
 
-    def _materialise(self, base: Any, scratch: Path) -> None:
+    def _materialise(self, base: CheckpointId | None, scratch: Path) -> Held:
         with observed(self._observe, "materialise") as facts:
             scratch.parent.mkdir(parents=True, exist_ok=True)
             if base is None:
                 scratch.mkdir()
-            else:
-                manifest = self._store.load_by_id(base)
-                assert manifest is not None  # the plan has just read it
-                made = materialise(manifest, self._store, scratch)
-                self._index = dict(made.files)
-                self._chain_length = len(self._store.chain(base))
-            facts.update(files=len(self._index), checkpoint=str(base) if base else None)
+                return Held({})
+            manifest = self._store.load_by_id(base)
+            assert manifest is not None  # the plan has just read it
+            made = materialise(manifest, self._store, scratch)
+            facts.update(files=len(made.files), checkpoint=str(base))
+            return Held(dict(made.files), links=len(self._store.chain(base)))
 
     def _replay(self, decision: Decision, scratch: Path, run: Run, hungry: tuple[str, ...]) -> None:
+        """Run the batches of ``decision`` again, into the sinks that lost it or into none."""
         logs = self._store.ledger.read_logs(decision)
-        assert decision.batches is not None  # the plan replays no others
-        first, last = decision.batches
+        feeding = run.feed(hungry, decision) if hungry else None
 
         def take(frame: DataFrame) -> None:
-            if hungry:
-                with self._computed_once(frame, decision.epoch) as rows:
-                    run.feed_again(hungry, decision, rows)
-            else:
+            if feeding is None:
                 drive(frame)
+                return
+            with computed_once(frame, decision.epoch, self._observe) as rows:
+                feeding.take(rows)
 
+        assert decision.batches is not None  # the plan replays no others
+        first, last = decision.batches
         for batch in range(first, last + 1):
             with observed(self._observe, "replay", epoch=decision.epoch) as facts:
-                replay_batch(
-                    batch,
-                    scratch,
-                    logs,
-                    run_once=lambda on_batch: self._run_once(on_batch, scratch),
-                    take=take,
-                )
                 facts.update(batch=batch)
+                replay_batch(batch, scratch, logs, run_once=partial(self._run_once, scratch), take=take)
+        if feeding is not None:
+            run.end_feeding(feeding)
 
-    def _run_once(self, on_batch: Callable[[DataFrame, int], None], scratch: Path) -> None:
-        self._start_query(on_batch, scratch, {"once": True})
-        self._wait()
+    def _run_once(self, scratch: Path, on_batch: OnBatch) -> None:
+        self._query(on_batch, scratch, {"once": True}).wait()
 
     # --- the query -----------------------------------------------------------------------------
 
-    def _run_query(self, run: Run, scratch: Path, trigger: Trigger) -> None:
-        def on_batch(frame: DataFrame, batch: int) -> None:
-            if self._stop_asked.is_set():
-                raise StopAsked
-            if run.is_decided(batch):
-                drive(frame)  # its rows are out already; only the state has to follow
-                return
-            self._one_epoch(run, frame, batch, scratch)
+    def _run_query(self, run: Run, held: Held, scratch: Path, trigger: Trigger) -> None:
+        maker = EpochMaker(
+            run,
+            self._built,
+            self._sinks,
+            scratch=scratch,
+            held=held,
+            pace=Pace(self._built.spec.pipeline.every_seconds, self._built.spec.pipeline.state_every_seconds),
+            state_format=self._state_format,
+            spark_version=self._session.version,
+            observe=self._observe,
+        )
 
-        when: dict[str, Any] = {"availableNow": True}
-        if not trigger.is_available_now:
-            when = {"processingTime": str(trigger)}
-        self._start_query(on_batch, scratch, when)
+        when = {"availableNow": True} if trigger.is_available_now else {"processingTime": str(trigger)}
+        query = self._query(maker.on_batch, scratch, when)
         remove_older(self._scratch_root, scratch)
-        self._wait()
+        query.wait(maker.between_batches)
+        maker.at_the_end()
 
-    def _start_query(
-        self, on_batch: Callable[[DataFrame, int], None], scratch: Path, when: Mapping[str, Any]
-    ) -> None:
-        def guarded(frame: DataFrame, batch: int) -> None:
-            self._query_known.wait()
-            try:
-                with self._at_work:
-                    on_batch(frame, batch)
-            except BaseException as error:  # noqa: BLE001 - raised by _wait, in the thread that runs the flow
-                # What crosses into the JVM is kept short: Spark runs a regex over all of it.
-                self._error = error
-                raise RuntimeError(f"holdfast stopped batch {batch}") from None
-
-        self._error = None
-        self._query_known.clear()
-        self._query = (
-            self._built.frame.writeStream.outputMode(self._built.spec.pipeline.output_mode)
-            .option("checkpointLocation", str(scratch))
-            .foreachBatch(guarded)
-            .trigger(**when)
-            .start()
+    def _query(self, on_batch: OnBatch, scratch: Path, when: Mapping[str, Any]) -> DrivenQuery:
+        return DrivenQuery(
+            self._built.frame,
+            on_batch,
+            scratch=scratch,
+            output_mode=self._built.spec.pipeline.output_mode,
+            trigger=when,
+            stop_asked=self._stop_asked,
         )
-        self._query_known.set()
-
-    def _wait(self) -> None:
-        """Until the query ended, by itself or because a stop was asked for. Raises what ended it."""
-        assert self._query is not None
-        while self._query.isActive:
-            if self._stop_asked.wait(0.05):
-                with self._at_work:  # never in the middle of an epoch: a stop cancels its Spark jobs
-                    self._query.stop()
-                break
-        try:
-            self._query.awaitTermination()
-        except Exception:
-            if self._error is None:
-                raise
-        if self._error is not None and not isinstance(self._error, StopAsked):
-            raise self._error
-
-    # --- one epoch -----------------------------------------------------------------------------
-
-    def _one_epoch(self, run: Run, frame: DataFrame, batch: int, scratch: Path) -> None:
-        def capture(writer: CheckpointWriter) -> None:
-            self._capture(writer, run, batch, scratch)
-
-        if len(self._sinks) == 1 and all(
-            getattr(sink, "computes_once", False) for sink in self._sinks.values()
-        ):
-            # Its prepare is the one action that drives the state: nothing has to be cached for another.
-            run.run_epoch(batch, nullcontext(frame), capture)
-        else:
-            run.run_epoch(batch, self._computed_once(frame, run.next_epoch), capture)
-
-    @contextmanager
-    def _computed_once(self, frame: DataFrame, epoch: int) -> Iterator[DataFrame]:
-        """The rows of a batch, computed by one full action and then read from the cache as often as needed.
-
-        A second action over the batch itself would commit its state a second time.
-        """
-        rows = frame.persist()
-        try:
-            with observed(self._observe, "compute", epoch=epoch) as facts:
-                facts.update(rows=rows.count())
-            yield rows
-        finally:
-            rows.unpersist()
-
-    def _capture(self, writer: CheckpointWriter, run: Run, batch: int, scratch: Path) -> None:
-        assert self._query is not None
-        delta = run.parent is not None and self._chain_length < CHAIN_LIMIT
-        writer.manifest.engine = Engine(
-            version=self._session.version, plan_fingerprint=self._built.fingerprint
-        )
-        writer.manifest.source_names = sorted(self._built.source_order)
-        captured = capture_batch(
-            writer,
-            SparkCheckpoint(str(scratch)),
-            batch,
-            commit_text=commit_text(self._query, state_format=self._state_format),
-            known=self._index,
-            delta=delta,
-            source_names=self._built.source_order,
-        )
-        writer.logs = captured.logs
-        self._index = dict(captured.index)
-        self._chain_length = self._chain_length + 1 if delta else 1
 
 
 _BAKED_IN = ("spark.sql.streaming.stateStore.providerClass", "spark.sql.shuffle.partitions")

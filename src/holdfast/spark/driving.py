@@ -1,0 +1,83 @@
+"""Spark's streaming query in our hands: started over a scratch directory, watched, stopped."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+#: Gets the rows and the number of a batch, and the query that runs it.
+OnBatch: TypeAlias = Callable[["DataFrame", int, "StreamingQuery"], None]
+
+#: How often a waiting thread looks up.
+LOOK_SECONDS = 0.05
+
+
+class StopAsked(Exception):
+    """Raised inside a batch that came after the flow was asked to stop; nothing of it has begun."""
+
+
+class DrivenQuery:
+    """One streaming query. Its callback and ``between`` never run at the same time."""
+
+    def __init__(
+        self,
+        frame: DataFrame,
+        on_batch: OnBatch,
+        *,
+        scratch: Path,
+        output_mode: str,
+        trigger: Mapping[str, Any],
+        stop_asked: threading.Event,
+    ) -> None:
+        self._on_batch = on_batch
+        self._stop_asked = stop_asked
+        self._at_work = threading.Lock()
+        self._known = threading.Event()
+        self._error: BaseException | None = None
+        self.spark: StreamingQuery = (
+            frame.writeStream.outputMode(output_mode)
+            .option("checkpointLocation", str(scratch))
+            .foreachBatch(self._guarded)
+            .trigger(**trigger)
+            .start()
+        )
+        self._known.set()
+
+    def wait(self, between: Callable[[], None] | None = None) -> None:
+        """Until the query ended, by itself or because a stop was asked for. Raises what ended it.
+
+        ``between`` is called again and again, and never in the middle of a batch.
+        """
+        while self.spark.isActive:
+            if self._stop_asked.wait(LOOK_SECONDS):
+                with self._at_work:  # a stop in the middle of a batch would cancel its Spark jobs
+                    self.spark.stop()
+                break
+            if between is not None:
+                with self._at_work:
+                    between()
+        try:
+            self.spark.awaitTermination()
+        except Exception:
+            if self._error is None:
+                raise
+        if self._error is not None and not isinstance(self._error, StopAsked):
+            raise self._error
+
+    def _guarded(self, frame: DataFrame, batch: int) -> None:
+        self._known.wait()  # the first batch may come before start() has returned
+        try:
+            with self._at_work:
+                if self._stop_asked.is_set():
+                    raise StopAsked
+                self._on_batch(frame, batch, self.spark)
+        except BaseException as error:  # noqa: BLE001 - raised by wait, in the thread that runs the flow
+            # What crosses into the JVM is kept short: Spark runs a regex over all of it.
+            self._error = error
+            raise RuntimeError(f"holdfast stopped batch {batch}") from None
