@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ from holdfast.coordinator import (
     ignore,
     observed,
 )
-from holdfast.errors import ChangedPipelineError
+from holdfast.errors import ChangedPipelineError, FencedError
 from holdfast.ids import CheckpointId
 from holdfast.ledger import Decision, StalePlanError
 from holdfast.pipeline import Trigger, compare_topology, pipeline_hash, topology
@@ -95,15 +96,29 @@ class FlowRunner:
             # The rows are wanted once more, so the state from before them is.
             base, replays = plan.checkpoint_before(plan.last), (plan.last,)
         run.parent = base
-        held = self._materialise(base, scratch)
-        for decision in replays:
-            self._replay(decision, scratch, run, started.to_feed_again if decision == plan.last else ())
-        self._run_query(run, held, scratch, trigger)
-        run.stop()
+        with self._fenced_above_all(run):
+            held = self._materialise(base, scratch)
+            for decision in replays:
+                self._replay(decision, scratch, run, started.to_feed_again if decision == plan.last else ())
+            self._run_query(run, held, scratch, trigger)
+            run.stop()
 
     def ask_to_stop(self) -> None:
         """Let the epoch at work finish, begin no other, and return from ``run``."""
         self._stop_asked.set()
+
+    @contextmanager
+    def _fenced_above_all(self, run: Run) -> Iterator[None]:
+        """A newer run removes this one's scratch. Anything may break of that, and the fence is the reason."""
+        try:
+            yield
+        except Exception as error:
+            history = self._store.ledger.read()
+            if history.generation > run.author.generation and not isinstance(error, FencedError):
+                raise FencedError(
+                    run.author.generation, history.generation, history.writer or "unknown"
+                ) from error
+            raise
 
     # --- plan and start: is it still the same pipeline? ----------------------------------------
 
