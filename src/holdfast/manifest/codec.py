@@ -36,6 +36,10 @@ class _Repeated(dict[str, Any]):
     """An object of which a key came twice. Fine in a map (the last one wins), never in a struct."""
 
 
+class _Suspect(dict[str, Any]):
+    """A document with a ``_Repeated`` somewhere: ``from_document`` has to find out whether it matters."""
+
+
 def canonical(document: Mapping[str, Any]) -> bytes:
     """The bytes every digest of a document is taken over: UTF-8, compact, sorted keys, non-ASCII raw."""
     text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
@@ -71,10 +75,19 @@ def parse_object(data: bytes, key: str) -> dict[str, Any]:
         text = data.decode()
     except UnicodeDecodeError as error:
         raise CorruptError(key, f"it is not UTF-8: {error.reason} at byte {error.start}") from None
+    suspect: list[_Repeated] = []
+
+    def make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        value = dict(pairs)
+        if len(value) < len(pairs):
+            value = _Repeated(value)
+            suspect.append(value)
+        return value
+
     try:
         document = json.loads(
             text,
-            object_pairs_hook=_object,
+            object_pairs_hook=make_object,
             parse_int=_integer,
             parse_float=_float,
             parse_constant=_refuse_constant,
@@ -90,7 +103,7 @@ def parse_object(data: bytes, key: str) -> dict[str, Any]:
     reason = find_unsound(document)
     if reason is not None:
         raise CorruptError(key, reason)
-    return document
+    return _Suspect(document) if suspect else document
 
 
 def find_unsound(value: JsonValue) -> str | None:
@@ -115,14 +128,18 @@ def find_unsound(value: JsonValue) -> str | None:
 
 
 def from_document(document: Mapping[str, Any], type_: type[T], key: str) -> T:
-    """``document`` as a struct of ``type_``; unknown keys are read over. Raises CorruptError."""
+    """``document``, as ``parse_object`` returned it, as a struct of ``type_``; unknown keys are read over.
+
+    Raises CorruptError.
+    """
     try:
         value = msgspec.convert(document, type_, dec_hook=decode_field)
     except msgspec.ValidationError as error:
         raise CorruptError(key, str(error)) from None
-    repeated = _repeated_struct(document, _shape_of(cast(Any, type_)))
-    if repeated:
-        raise CorruptError(key, f"a key is repeated in the struct at {repeated}")
+    if isinstance(document, _Suspect):
+        repeated = _repeated_struct(document, _shape_of(cast(Any, type_)))
+        if repeated:
+            raise CorruptError(key, f"a key is repeated in the struct at {repeated}")
     return value
 
 
@@ -135,13 +152,16 @@ def to_document(value: msgspec.Struct) -> dict[str, Any]:
     try:
         document = cast(dict[str, Any], msgspec.to_builtins(value, enc_hook=encode_field))
         msgspec.convert(document, type(value), dec_hook=decode_field)
+        # Only for what it refuses, in one pass without Python: integers past 64 bits, half surrogate pairs.
+        msgspec.msgpack.encode(document)
     except RecursionError:
         raise InvalidInputError(f"{name}: it is nested deeper than {MAX_DEPTH} levels") from None
     except (TypeError, ValueError, OverflowError, NotImplementedError) as error:
         raise InvalidInputError(f"{name}: {error}") from None
-    reason = find_unsound(document) or _find_unstorable(document)
-    if reason is not None:
-        raise InvalidInputError(f"{name}: {reason}")
+    for field in _loose_fields(type(value)):
+        reason = find_unsound(document.get(field)) or _find_unstorable(document.get(field))
+        if reason is not None:
+            raise InvalidInputError(f"{name}: {field}: {reason}")
     return document
 
 
@@ -170,11 +190,6 @@ def decode_field(type_: type, value: Any) -> Any:
     if type_ is SinkCommitStatus:
         return SinkCommitStatus.from_wire(value)
     raise NotImplementedError(f"no stored form of {type_.__name__}")
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value = dict(pairs)
-    return value if len(value) == len(pairs) else _Repeated(value)
 
 
 def _integer(text: str) -> int | float:
@@ -231,6 +246,26 @@ def _first_unstorable(values: Sequence[Any]) -> str | None:
 def _shape_of(type_: type) -> msgspec.inspect.Type:
     # Resolving annotations takes milliseconds: many times what parsing a manifest does.
     return msgspec.inspect.type_info(type_)
+
+
+@cache
+def _loose_fields(type_: type) -> tuple[str, ...]:
+    """Fields that take any JSON, so that no type has kept floats and the like out of them."""
+    shape = _shape_of(type_)
+    assert isinstance(shape, msgspec.inspect.StructType)
+    return tuple(field.encode_name for field in shape.fields if _is_loose(field.type))
+
+
+def _is_loose(info: msgspec.inspect.Type) -> bool:
+    if isinstance(info, msgspec.inspect.UnionType):
+        return any(map(_is_loose, info.types))
+    if isinstance(info, msgspec.inspect.DictType):
+        return _is_loose(info.value_type)
+    if isinstance(info, msgspec.inspect.ListType):
+        return _is_loose(info.item_type)
+    if isinstance(info, msgspec.inspect.StructType):
+        return any(_is_loose(field.type) for field in info.fields)
+    return isinstance(info, msgspec.inspect.AnyType)
 
 
 def _repeated_struct(value: Any, info: msgspec.inspect.Type, path: str = "$") -> str | None:

@@ -99,6 +99,12 @@ class CheckpointManifestV2(msgspec.Struct, kw_only=True):
         """A copy that carries the seal of its present content."""
         return self.replaced(seal=self.computed_seal())
 
+    def sealed_json(self) -> tuple[Self, bytes]:
+        """``sealed()`` and its ``to_json()``, in one pass over what may be thousands of partitions."""
+        document = to_document(self)
+        document["seal"] = seal_of(document)
+        return self.replaced(seal=document["seal"]), pretty(document)
+
     def replaced(self, **fields: Any) -> Self:
         """A copy with these fields set. The other fields are the same objects."""
         return msgspec.structs.replace(self, **fields)

@@ -135,12 +135,12 @@ class CheckpointWriter:
             self._uploading.popleft().result()
         self._close_pool()
         packs = self._pack()
-        manifest = self._sealed()
+        manifest, data = self._sealed()
         directory = self._store.paths.checkpoint_dir(self.id)
         tasks: list[Callable[[], None]] = [
             partial(self._create, directory + name, data) for name, data in packs
         ]
-        tasks.append(partial(self._create, self._store.paths.manifest(self.id), manifest.to_json()))
+        tasks.append(partial(self._create, self._store.paths.manifest(self.id), data))
         if self.logs:
             tasks.append(self._store_logs)
         run_all(tasks)
@@ -252,7 +252,7 @@ class CheckpointWriter:
         self.manifest.objects = objects
         return packs
 
-    def _sealed(self) -> CheckpointManifestV2:
+    def _sealed(self) -> tuple[CheckpointManifestV2, bytes]:
         manifest = self.manifest
         manifest.operators = self._operators()
         if self._engine_logs is not None:
@@ -265,7 +265,7 @@ class CheckpointWriter:
         manifest.sink_receipts = {**manifest.sink_receipts, **self.receipts}
         manifest.generation = self._author.generation
         manifest.writer = self._author.writer
-        return manifest.sealed()
+        return manifest.sealed_json()
 
     def _operators(self) -> dict[str, OperatorSnapshotEntry]:
         operators: dict[str, list[PartitionSnapshotEntry]] = {}
