@@ -168,7 +168,8 @@ def _check_not_pruned(history: History, draft: Record, author: Author, claim: Cl
         assert id is not None
         first = _named_at(history, id)
     elif is_decision(draft):
-        first = first or author.generation  # what a runner refers to was made after its start
+        if claim.since is None:
+            first = author.generation  # what a runner refers to was made after its start
         if claim.parent is not None:
             referred.add(str(claim.parent))
             first = min(first, _parent_at(history, claim.parent))
