@@ -128,7 +128,7 @@ class TestProcesses:
                 "No such option '--stor'.",
                 "holdfast list --help",
             ),
-            (["recover", "--store", "x"], "only --dry-run is supported yet", "holdfast recover --help"),
+            (["recover", "--store", "x"], "--dry-run, or an answer with --sink", "holdfast recover --help"),
             (
                 ["run", str(EXAMPLE), "--trigger", "once"],
                 "allowed are available-now, or an",
