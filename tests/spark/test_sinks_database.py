@@ -19,7 +19,7 @@ import pytest
 from holdfast.coordinator.sink import Outcome, SinkFlow, StagedOutputGoneError
 from holdfast.errors import ConflictError, CorruptError, InvalidInputError, StoreUnavailableError
 from holdfast.ids import CheckpointId
-from holdfast.spark.sinks import Database, sqlite
+from holdfast.spark.sinks import Database, fetching, sqlite
 from holdfast.testing.sinks import FLOW, attempt, stored
 
 if TYPE_CHECKING:
@@ -153,6 +153,56 @@ def test_several_chunks_of_rows_are_staged_whole(
     committed(opened(path), attempt(1), spark.range(50).selectExpr("cast(id AS INT) AS id", "'w' AS word"))
 
     assert [number for number, _ in words(path)] == list(range(50))
+
+
+def test_a_cached_batch_of_few_rows_comes_in_one_job_however_many_partitions(
+    path: Path, spark: SparkSession
+) -> None:
+    frame = spark.range(0, 100, 1, 40).selectExpr("cast(id AS INT) AS id", "'w' AS word").persist()
+    frame.count()
+
+    jobs = _jobs(spark, lambda: committed(opened(path), attempt(1), frame))
+    frame.unpersist()
+
+    assert jobs == 1
+    assert [number for number, _ in words(path)] == list(range(100))
+
+
+def test_a_cached_batch_of_many_rows_comes_in_pieces_cut_to_measure(
+    path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetching, "_PIECE_ROWS", 30)
+    frame = spark.range(0, 100, 1, 40).selectExpr("cast(id AS INT) AS id", "'w' AS word").persist()
+    frame.count()
+
+    jobs = _jobs(spark, lambda: committed(opened(path), attempt(1), frame))
+    frame.unpersist()
+
+    assert 1 < jobs < 10
+    assert [number for number, _ in words(path)] == list(range(100))
+
+
+def test_a_batch_whose_cache_is_not_filled_is_not_believed_to_be_empty(
+    path: Path, spark: SparkSession
+) -> None:
+    frame = spark.range(0, 100, 1, 4).selectExpr("cast(id AS INT) AS id", "'w' AS word").persist()
+
+    size = fetching.cached_size(frame)
+    committed(opened(path), attempt(1), frame)
+    frame.unpersist()
+
+    assert size is None
+    assert len(words(path)) == 100
+
+
+def _jobs(spark: SparkSession, work: Callable[[], object]) -> int:
+    """How many jobs Spark ran for ``work``."""
+    spark.sparkContext.setJobGroup("counted", "counted")
+    try:
+        work()
+    finally:
+        spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
+    return len(spark.sparkContext.statusTracker().getJobIdsForGroup("counted"))
 
 
 # --- values ------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from holdfast.errors import (
     StoreUnavailableError,
     UnsupportedFormatError,
 )
+from holdfast.spark.session import ROCKSDB
 from holdfast.spark.sinks import Files, ShownFile, read_index, shown_files
 from holdfast.testing.sinks import FLOW, attempt, stored
 
@@ -556,7 +557,7 @@ def test_a_commit_that_wakes_in_the_middle_of_a_rewind_finds_nothing_left_to_sho
         try:
             unlink(name)
         finally:
-            while asleep:
+            while asleep and os.path.basename(name).startswith("part-"):
                 zombie._show(epoch, asleep.pop())
 
     monkeypatch.setattr(os, "unlink", woken)
@@ -579,6 +580,55 @@ def test_a_rewind_takes_half_a_commit_too(
 
     assert numbers(spark, path) == [1]
     assert list(path.glob("_holdfast/staged/*/*")) == []
+
+
+# --- inside a stateful query -------------------------------------------------------------------------
+
+
+def test_prepare_alone_drives_the_state_of_a_query_once(
+    tmp_path: Path, path: Path, spark: SparkSession
+) -> None:
+    (tmp_path / "in").mkdir()
+    for number in range(2):
+        (tmp_path / "in" / f"{number}.json").write_text('{"number": 1}\n{"number": 2}\n{"number": 1}\n')
+    state = {
+        "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
+    }
+    for name, value in state.items():
+        spark.conf.set(name, value)
+    sink = opened(path)
+    counts = (
+        spark.readStream.schema("number INT")
+        .option("maxFilesPerTrigger", 1)
+        .json(str(tmp_path / "in"))
+        .groupBy("number")
+        .count()
+    )
+
+    def one_epoch(rows: DataFrame, batch: int) -> None:
+        committed(sink, attempt(batch + 1), rows)
+
+    try:
+        query = (
+            counts.writeStream.outputMode("update")
+            .foreachBatch(one_epoch)
+            .option("checkpointLocation", str(tmp_path / "scratch"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(120)
+    finally:
+        for name in state:
+            spark.conf.unset(name)
+
+    # A second computation of a partition would leave a second file of the same version.
+    for partition in ("0", "1"):
+        logs = sorted(file.name for file in (tmp_path / "scratch/state/0" / partition).glob("*.changelog"))
+        assert [name.split("_")[0] for name in logs] == ["1", "2"]
+    rows = spark.read.parquet(str(path)).collect()
+    assert sorted((row["number"], row["count"]) for row in rows) == [(1, 2), (1, 4), (2, 1), (2, 2)]
 
 
 # --- two processes, refusals ------------------------------------------------------------------------

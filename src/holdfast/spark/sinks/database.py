@@ -25,6 +25,7 @@ from holdfast.manifest import Receipt
 from holdfast.spark.sinks.attempts import Attempt, attempt_tables, parse_table, part_table, table_prefix
 from holdfast.spark.sinks.dialects import Connection, Row, Table, open_dialect
 from holdfast.spark.sinks.epoch_table import EpochTable
+from holdfast.spark.sinks.fetching import rows_of
 from holdfast.spark.sinks.loading import load_on_executors
 from holdfast.spark.sinks.values import Field, bound, carriers, fields_of
 
@@ -304,9 +305,9 @@ class Database:
     # --- staging -------------------------------------------------------------------------------
 
     def _rows(self, batch: DataFrame, fields: Sequence[Field]) -> Iterator[Row]:
-        """The batch's rows as bound values, one partition after the other: never all on the driver."""
+        """The batch's rows as bound values, never all of them on the driver."""
         binders = [self._dialect.binder(field.kind) for field in fields]
-        for row in carriers(batch, fields).toLocalIterator(prefetchPartitions=True):
+        for row in rows_of(carriers(batch, fields), batch):
             yield bound(row, binders, fields)
 
     def _stage(self, staging: str, rows: Iterator[Row], fields: Sequence[Field]) -> int:
