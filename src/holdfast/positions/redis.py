@@ -14,7 +14,6 @@ an EXEC whose reply was lost, and that may still be on its way, does nothing any
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,7 +34,7 @@ from holdfast.positions.redis_wire import Command, Connection, LostReply, Wire
 _ATTEMPTS = 20
 _CHUNK = 1_000
 _HOT_SOURCES = 1_000
-_DECIMAL = re.compile(rb"0|[1-9][0-9]{0,19}")
+_ZERO = ord("0")
 
 
 @dataclass(slots=True)
@@ -44,6 +43,15 @@ class _Watch:
 
     connection: Connection
     sequences: dict[str, bytes | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """The value of ``sources``, what it says, and the keys that it leads to."""
+
+    raw: bytes | None
+    names: list[str]
+    keys: list[str]
 
 
 class RedisSourceCheckpointStore(PersistentStore):
@@ -56,8 +64,8 @@ class RedisSourceCheckpointStore(PersistentStore):
             raise InvalidInputError(f"a query id must not hold braces here, they mark the slot: {query_id!r}")
         self._prefix = f"ss:{{{query_id}}}:"
         self._wire = Wire(url)
-        # What was last seen at ``sources``: reading all entries then takes one round trip.
-        self._sources_raw: bytes | None = None
+        # What was last seen at ``sources``, so that reading all entries takes one round trip.
+        self._listed = _Listed(None, [], [])
         # The sources of the last session, looked at together when the next one begins to stage.
         self._hot: tuple[str, ...] = ()
         try:
@@ -77,14 +85,14 @@ class RedisSourceCheckpointStore(PersistentStore):
 
     def _load_all(self) -> dict[str, SourceCheckpoint]:
         for _ in range(_ATTEMPTS):
-            listed = self._sources_raw
-            names = self._source_ids(listed)
+            listed = self._listed
             # One command sees one moment, and is not refused where a transaction would be.
-            raw, *values = self._mget([self._key("sources"), *self._entry_keys(names)])
-            if raw == listed:
-                return self._entries(names, values)
+            raw, *values = self._mget([self._key("sources"), *listed.keys])
+            if raw == listed.raw:
+                return self._entries(listed.names, values)
             # The list had changed, and now we know it. List and entries must be of one moment.
-            self._sources_raw = raw
+            names = self._source_ids(raw)
+            self._listed = _Listed(raw, names, self._entry_keys(names))
         raise StoreUnavailableError(
             f"{self._wire.where}: the list of sources changes faster than it can be read"
         )
@@ -94,8 +102,9 @@ class RedisSourceCheckpointStore(PersistentStore):
 
     def _entries(self, names: Sequence[str], values: Sequence[bytes | None]) -> dict[str, SourceCheckpoint]:
         sequences, positions = values[: len(names)], values[len(names) :]
+        prefix = self._key("seq", "")
         return {
-            name: SourceCheckpoint(_decimal(sequence, self._key("seq", name)), position)
+            name: SourceCheckpoint(_decimal(sequence, prefix + name), position)
             for name, sequence, position in zip(names, sequences, positions, strict=True)
             # Listed and not there: what a clear that died half-way, not ours, leaves behind.
             if sequence is not None
@@ -167,12 +176,17 @@ class RedisSourceCheckpointStore(PersistentStore):
         """Watch these sources and see where they stand, in one round trip."""
         watch = self._watch(staged)
         new = [each for each in dict.fromkeys(source_ids) if each not in watch.sequences]
+        if not new and watch.sequences:
+            return
         keys = [self._key("seq", each) for each in new]
+        look: list[Command] = [("WATCH", self._key("generation"), *keys)]
+        if keys:
+            look.append(("MGET", *keys))
         try:
-            _, *found = self._wire.exchange(
-                watch.connection,
-                [("WATCH", self._key("generation"), *keys), *[("GET", key) for key in keys]],
-            )
+            found = [*self._wire.exchange(watch.connection, look), []][1]
+            if None in found:
+                # To MGET a key of another type is missing too; GET tells.
+                found = self._wire.exchange(watch.connection, [("GET", key) for key in keys])
         except LostReply as lost:
             staged.seen = None
             raise lost.error from lost
@@ -423,6 +437,12 @@ class RedisSourceCheckpointStore(PersistentStore):
 
 
 def _decimal(raw: bytes, key: str) -> int:
-    if _DECIMAL.fullmatch(raw) is None or (value := int(raw)) > MAX_U64:
+    # Of bytes, isdigit knows the ASCII digits alone. No sign, no blank, no leading zero.
+    if (
+        not raw.isdigit()
+        or len(raw) > 20
+        or (raw[0] == _ZERO and raw != b"0")
+        or (value := int(raw)) > MAX_U64
+    ):
         raise CorruptError(key, f"a decimal number below 2^64 was expected, and this is {raw[:40]!r}")
     return value

@@ -120,16 +120,19 @@ class RocksDBSourceCheckpointStore(PersistentStore):
     def _load_all(self) -> dict[str, SourceCheckpoint]:
         entries: dict[str, SourceCheckpoint] = {}
         positions: dict[bytes, bytes] = {}
+        number, cut = int.from_bytes, len(_SEQUENCE)
+        assert cut == len(_POSITION)
         with self._errors():
             # In key order the positions come first, so one pass over one moment finds both.
             for key, value in self._live().items(from_key=_POSITION):
-                if key.startswith(_SEQUENCE):
-                    name = key[len(_SEQUENCE) :]
+                kind = key[:cut]
+                if kind == _POSITION:
+                    positions[key[cut:]] = value
+                elif kind == _SEQUENCE:
                     if len(value) != 8:
-                        number_from_bytes(value, _text(key))
-                    entries[_text(name)] = SourceCheckpoint(int.from_bytes(value, "big"), positions.get(name))
-                elif key.startswith(_POSITION):
-                    positions[key[len(_POSITION) :]] = value
+                        number_from_bytes(value, key.decode())
+                    name = key[cut:]
+                    entries[name.decode()] = SourceCheckpoint(number(value, "big"), positions.get(name))
                 elif key > _SEQUENCE:
                     break
         return entries
@@ -248,6 +251,8 @@ class RocksDBSourceCheckpointStore(PersistentStore):
         except HoldfastError:
             raise
         except Exception as error:
+            if isinstance(error, UnicodeDecodeError):
+                raise CorruptError(str(self._path), f"a key is not UTF-8: {error.object!r}") from error
             if self._closed:
                 raise InvalidInputError("this store of source positions is closed") from error
             if type(error) is not Exception and not isinstance(error, self._rocksdict.DbClosedError):
@@ -263,10 +268,3 @@ def _value(look: Any, key: bytes) -> bytes | None:
         value: bytes = look.value()
         return value
     return None
-
-
-def _text(raw: bytes) -> str:
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise CorruptError(repr(raw), "a key is UTF-8") from error

@@ -62,10 +62,8 @@ _FACT = "SELECT value FROM holdfast_position_facts WHERE query_id = ? AND name =
 _MARKERS = (
     "SELECT name, value FROM holdfast_position_facts WHERE query_id = ? AND substr(name, 1, 7) = 'marker:'"
 )
-_SET_FACT = (
-    "INSERT INTO holdfast_position_facts (query_id, name, value) VALUES (?, ?, ?) "
-    "ON CONFLICT (query_id, name) DO UPDATE SET value = excluded.value"
-)
+_INSERT_FACT = "INSERT INTO holdfast_position_facts (query_id, name, value)"
+_OVER_FACT = "ON CONFLICT (query_id, name) DO UPDATE SET value = excluded.value"
 # Locks the row as well, whether it was there or not: two clears at once count twice.
 _LOCK_GENERATION = (
     "INSERT INTO holdfast_position_facts (query_id, name, value) VALUES (?, 'generation', ?) "
@@ -99,7 +97,7 @@ class SQLSourceCheckpointStore(PersistentStore):
         self._query = checked_id(query_id, "query id")
         self._driver = _driver(target, dialect, sync)
         self._idle = _Idle(self._driver)
-        # The sources of the last session: a far database is asked for all of them at once.
+        # The sources of the last session: the next one asks for all of them at once.
         self._hot: tuple[str, ...] = ()
         try:
             self._ensure_tables()
@@ -126,7 +124,14 @@ class SQLSourceCheckpointStore(PersistentStore):
         return _entry(rows[0]) if rows else None
 
     def _load_all(self) -> dict[str, SourceCheckpoint]:
-        return {row[0]: _entry(row) for row in self._rows(_COLUMNS, [self._query])}
+        number = int.from_bytes
+        return {
+            # What is plainly right goes the short way: there may be many thousands.
+            row[0]: SourceCheckpoint(number(row[1], "big"), row[2])
+            if type(row[1]) is bytes and len(row[1]) == 8 and (row[2] is None or type(row[2]) is bytes)
+            else _entry(row)
+            for row in self._rows(_COLUMNS, [self._query])
+        }
 
     def _load_number(self, name: str) -> int | None:
         rows = self._rows(_FACT, [self._query, name])
@@ -137,9 +142,7 @@ class SQLSourceCheckpointStore(PersistentStore):
         return known_markers({name.removeprefix("marker:"): _bytes(value, name) for name, value in rows})
 
     def _committed_sequence(self, source_id: str) -> int | None:
-        if not self._driver.far:
-            return super()._committed_sequence(source_id)
-        # One round trip for what this session will most likely stage. What a rival commits after
+        # One statement for what this session will most likely stage. What a rival commits after
         # that is seen when the session is written: the write itself is guarded too.
         seen: dict[str, Any] | None = self._staged.seen
         if seen is None:
@@ -169,7 +172,7 @@ class SQLSourceCheckpointStore(PersistentStore):
 
     def _set_fact(self, name: str, value: bytes) -> None:
         row = (self._query, name, value)
-        self._write(lambda connection: self._driver.execute(connection, _SET_FACT, row))
+        self._write(lambda connection: self._driver.insert_many(connection, _INSERT_FACT, _OVER_FACT, [row]))
 
     def _drop_marker(self, marker: Marker) -> None:
         self._write(
@@ -187,9 +190,8 @@ class SQLSourceCheckpointStore(PersistentStore):
             generation = number_from_bytes(_bytes(raw, "generation"), "generation")
             driver.execute(connection, "DELETE FROM holdfast_positions WHERE query_id = ?", [query])
             driver.execute(connection, _CLEAR_FACTS, [query])
-            driver.execute(
-                connection, _SET_FACT, (query, "generation", number_to_bytes(min(generation + 1, MAX_U64)))
-            )
+            later = number_to_bytes(min(generation + 1, MAX_U64))
+            driver.insert_many(connection, _INSERT_FACT, _OVER_FACT, [(query, "generation", later)])
 
         self._write(clear)
 
@@ -236,7 +238,7 @@ class SQLSourceCheckpointStore(PersistentStore):
             for query_id, sequence in sorted(staged.result_sequences.items())
         ]
         if facts:
-            self._driver.execute_many(connection, _SET_FACT, facts)
+            self._driver.insert_many(connection, _INSERT_FACT, _OVER_FACT, facts)
 
     def _upsert(
         self,
@@ -246,9 +248,10 @@ class SQLSourceCheckpointStore(PersistentStore):
         keeps: bool,
         guarded: bool,
     ) -> None:
-        statement = (
-            "INSERT INTO holdfast_positions (query_id, source_id, sequence, source_position) "
-            f"VALUES (?, ?, ?, {'NULL' if keeps else '?'}) "
+        columns = (
+            "query_id, source_id, sequence" if keeps else "query_id, source_id, sequence, source_position"
+        )
+        on_conflict = (
             "ON CONFLICT (query_id, source_id) DO UPDATE SET sequence = excluded.sequence"
             f"{'' if keeps else ', source_position = excluded.source_position'}"
             # Bytes of one length, big-endian: they compare as the numbers do.
@@ -258,7 +261,8 @@ class SQLSourceCheckpointStore(PersistentStore):
         for source_id, entry in entries:
             row = (self._query, source_id, number_to_bytes(entry.sequence))
             rows.append(row if keeps else (*row, entry.position))
-        changed = self._driver.execute_many(connection, statement, rows)
+        insert = f"INSERT INTO holdfast_positions ({columns})"
+        changed = self._driver.insert_many(connection, insert, on_conflict, rows)
         if guarded and changed != len(rows):
             self._refuse_regression(connection, entries)
 
@@ -286,7 +290,7 @@ class SQLSourceCheckpointStore(PersistentStore):
 
         return self._idle.run(read)
 
-    def _write(self, work: Callable[[Connection], None], staged: Staged | None = None) -> None:
+    def _write(self, work: Callable[[Connection], object], staged: Staged | None = None) -> None:
         """Run ``work`` in a transaction of our own, durable on return."""
         token: Any = None
 
@@ -443,12 +447,12 @@ def _driver(target: str | Callable[[], Connection], dialect: str | None, sync: b
 
 
 def _entry(row: Row) -> SourceCheckpoint:
-    source_id, sequence, position = row
-    if type(sequence) is not bytes or len(sequence) != 8:
-        number_from_bytes(_bytes(sequence, source_id), f"source_sequence:{source_id}")
-    if position is not None and type(position) is not bytes:
-        position = _bytes(position, f"source_position:{source_id}")
-    return SourceCheckpoint(int.from_bytes(sequence, "big"), position)
+    source_id, raw, position = row
+    key = f"source_sequence:{source_id}"
+    sequence = number_from_bytes(_bytes(raw, key), key)
+    return SourceCheckpoint(
+        sequence, None if position is None else _bytes(position, f"source_position:{source_id}")
+    )
 
 
 def _bytes(raw: Any, key: str) -> bytes:

@@ -49,8 +49,6 @@ class Driver(ABC):
     """Statements are written with ``?``; each driver puts its own placeholder."""
 
     dialect: str
-    #: Reading one row costs a round trip over a network, so it pays to read several at once.
-    far: bool
     #: A connection opened in one thread may be used by another, later.
     shareable = True
 
@@ -110,6 +108,11 @@ class Driver(ABC):
     def execute(self, connection: Connection, statement: str, values: Sequence[Any] = ()) -> None:
         self.execute_many(connection, statement, [values])
 
+    def insert_many(self, connection: Connection, insert: str, on_conflict: str, rows: Sequence[Row]) -> int:
+        """Insert ``rows``: columns of text, text, and then bytes. Returns what ``execute_many`` does."""
+        marks = ", ".join("?" * len(rows[0]))
+        return self.execute_many(connection, f"{insert} VALUES ({marks}) {on_conflict}", rows)
+
     @abstractmethod
     def check_theirs(self, connection: Connection) -> None:
         """Raises InvalidInputError for a connection of another kind, or in autocommit."""
@@ -142,7 +145,6 @@ class Driver(ABC):
 
 class SqliteDriver(Driver):
     dialect = "sqlite"
-    far = False
 
     def __init__(self, connect: Connect, where: str, *, sync: bool, shareable: bool) -> None:
         super().__init__(connect, where, sync=sync)
@@ -227,7 +229,6 @@ def _prefer_wal(connection: sqlite3.Connection) -> None:
 
 class PsycopgDriver(Driver):
     dialect = "postgresql"
-    far = True
 
     def _set_up(self, connection: Any) -> None:
         if connection.info.transaction_status.name != "IDLE":
@@ -240,8 +241,10 @@ class PsycopgDriver(Driver):
             connection.execute("SET synchronous_commit = off")
 
     def begin(self, connection: Any) -> Any:
-        connection.execute("BEGIN")
-        return self.token(connection)
+        # Two statements, one round trip.
+        cursor = connection.execute(f"BEGIN; {_TOKEN}")
+        cursor.nextset()
+        return cursor.fetchone()
 
     def token(self, connection: Any) -> Any:
         return connection.execute(_TOKEN).fetchone()
@@ -295,6 +298,15 @@ class PsycopgDriver(Driver):
             cursor.executemany(statement, rows)
             return int(cursor.rowcount)
 
+    def insert_many(self, connection: Any, insert: str, on_conflict: str, rows: Sequence[Row]) -> int:
+        # One statement over arrays: the server parses, plans and answers once.
+        types = ["text", "text", *["bytea"] * (len(rows[0]) - 2)]
+        arrays = ", ".join(f"?::{each}[]" for each in types)
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        return self.execute_many(
+            connection, f"{insert} SELECT * FROM unnest({arrays}) {on_conflict}", [columns]
+        )
+
     def check_theirs(self, connection: Any) -> None:
         import psycopg
 
@@ -325,7 +337,6 @@ class AdbcDriver(Driver):
     def __init__(self, connect: Connect, where: str, *, sync: bool, dialect: str) -> None:
         super().__init__(connect, where, sync=sync)
         self.dialect = dialect
-        self.far = dialect == "postgresql"
 
     def _set_up(self, connection: Any) -> None:
         if self.dialect == "sqlite":
@@ -399,7 +410,7 @@ class AdbcDriver(Driver):
 
     def is_lost(self, connection: Any) -> bool:  # noqa: ARG002
         # ADBC does not say. A write that failed before its commit may be tried once more in any case.
-        return self.far
+        return self.dialect == "postgresql"
 
     def translate(self, error: Exception) -> HoldfastError | None:
         import adbc_driver_manager
