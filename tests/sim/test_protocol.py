@@ -54,7 +54,7 @@ from holdfast.manifest import Receipt, SinkCommitStatus
 from holdfast.store import CheckpointWriter, PartitionedCheckpointStore, parallel, writing
 from holdfast.store.verifying import verify_store
 
-BATCHES = 4
+BATCHES = 5
 FLOW = "orders/per_minute"
 SEEDS_IN_CI = 10_000
 CHAIN_LIMIT = 3
@@ -269,7 +269,9 @@ class SimSink:
 
     def prepare(self, batch: Any, epoch: Epoch, part: int) -> Receipt:
         self._call(f"prepare {epoch.number}")
-        self._state.staged[_key(epoch)] = list(batch)
+        # A second part is added to what is there; the first begins anew.
+        staged = self._state.staged.get(_key(epoch), []) if part else []
+        self._state.staged[_key(epoch)] = [*staged, *batch]
         self._call(f"prepared {epoch.number}")
         return {"generation": epoch.generation, "rows": len(batch)}
 
@@ -338,6 +340,7 @@ class Engine:
     def __init__(self, store: PartitionedCheckpointStore) -> None:
         self._store = store
         self.state = ""
+        self.states: dict[int, str] = {}
         self.batch = 0
         self.chain = 0
 
@@ -348,9 +351,9 @@ class Engine:
         self.state, self.batch = saved["state"], saved["batch"] + 1
         self.chain = len(self._store.chain(base))
 
-    def replay(self, decision: Decision, logs: dict[str, str]) -> list[Any]:
-        if logs.get(f"offsets/{self.batch}") != f"batch {self.batch}":
-            raise Violation(f"I4: replaying batch {self.batch} with the logs {sorted(logs)}")
+    def replay(self, decision: Decision, batch: int, logs: dict[str, str]) -> list[Any]:
+        if batch != self.batch or logs.get(f"offsets/{batch}") != f"batch {batch}":
+            raise Violation(f"I4: replaying batch {batch} at {self.batch} with the logs {sorted(logs)}")
         rows = self.compute()
         if logs[f"commits/{self.batch - 1}"] != self.state:
             raise Violation(f"I4: the replay of epoch {decision.epoch} left another state")
@@ -358,14 +361,20 @@ class Engine:
 
     def compute(self) -> list[Any]:
         self.state = next_state(self.state, self.batch)
+        self.states[self.batch] = self.state
         self.batch += 1
         return rows_of(self.batch - 1, self.state)
 
-    def capture(self, writer: CheckpointWriter, has_parent: bool) -> None:
+    def logs(self, first: int) -> dict[str, str]:
+        """What the epoch that began with batch ``first`` read, and the state that each batch left."""
+        logs = {f"offsets/{batch}": f"batch {batch}" for batch in range(first, self.batch)}
+        return logs | {f"commits/{batch}": self.states[batch] for batch in range(first, self.batch)}
+
+    def capture(self, writer: CheckpointWriter, first: int, has_parent: bool) -> None:
         delta = has_parent and self.chain < CHAIN_LIMIT
         batch = self.batch - 1
         writer.add("0", 0, json.dumps({"state": self.state, "batch": batch}).encode(), delta=delta)
-        writer.logs = {f"offsets/{batch}": f"batch {batch}", f"commits/{batch}": self.state}
+        writer.logs = self.logs(first)
         self.chain = self.chain + 1 if delta else 1
 
 
@@ -403,30 +412,43 @@ def run_flow(world: World, actor: Actor) -> None:
     started = coordinator.start(plan)
     run, engine, plan = started.run, Engine(store), started.plan
     base, replays = plan.recovery.chosen, plan.recovery.replay
-    if started.to_feed_again and plan.last is not None and not replays:
-        base, replays = plan.checkpoint_before(plan.last), (plan.last,)
+    if started.to_feed_again and not replays:
+        base, replays = plan.to_run_last_again()
     run.parent = base
     engine.restore(base)
     for decision in replays:
-        rows = engine.replay(decision, store.ledger.read_logs(decision))
-        if decision == plan.last and started.to_feed_again:
-            feeding = run.feed(started.to_feed_again, decision)
-            feeding.take(rows)
-            run.end_feeding(feeding)
+        replay(run, engine, decision, store, started.to_feed_again if decision == plan.last else ())
     while run.next_batch < BATCHES:
-        one_epoch(run, engine)
+        one_epoch(run, engine, world.dice)
     run.stop()
     world.tell(actor.name, "is done")
 
 
-def one_epoch(run: Run, engine: Engine) -> None:
-    if engine.batch != run.next_batch:
-        raise Violation(
-            f"I4: the state is that before batch {engine.batch}, and batch {run.next_batch} is next"
-        )
-    batch, has_parent = run.next_batch, run.parent is not None
-    rows = engine.compute()
-    run.run_epoch(batch, nullcontext(rows), lambda writer: engine.capture(writer, has_parent))
+def replay(
+    run: Run, engine: Engine, decision: Decision, store: PartitionedCheckpointStore, hungry: tuple[str, ...]
+) -> None:
+    logs = store.ledger.read_logs(decision)
+    feeding = run.feed(hungry, decision) if hungry else None
+    assert decision.batches is not None
+    for batch in range(decision.batches[0], decision.batches[1] + 1):
+        rows = engine.replay(decision, batch, logs)
+        if feeding is not None:
+            feeding.take(rows)
+    if feeding is not None:
+        run.end_feeding(feeding)
+
+
+def one_epoch(run: Run, engine: Engine, dice: random.Random) -> None:
+    """One or two batches, with state or without."""
+    first, has_parent = run.next_batch, run.parent is not None
+    for _ in range(min(dice.choice((1, 1, 2)), BATCHES - first)):
+        if engine.batch != run.next_batch:
+            raise Violation(f"I4: the state is that before batch {engine.batch}, not {run.next_batch}")
+        run.take(run.next_batch, nullcontext(engine.compute()))
+    if dice.random() < 0.3:
+        run.decide_light(engine.logs(first))
+    else:
+        run.decide(lambda writer: engine.capture(writer, first, has_parent))
 
 
 def answer(world: World, actor: Actor, question: SinkOutcomeUnknownError) -> None:
@@ -534,7 +556,7 @@ def _finish(world: World) -> None:
         while world.step():
             if world.tick > 20_000:
                 raise Violation("liveness: the last runner does not come to an end")
-        if all(len(state.shown) == BATCHES for state in world.sinks.values()):
+        if all(len(state.rows()) == len(reference()) for state in world.sinks.values()):
             return
     raise Violation(f"liveness: the sinks show {[sorted(state.shown) for state in world.sinks.values()]}")
 
@@ -550,8 +572,9 @@ def _check(world: World) -> Counter[str]:
         raise Violation("I6: a checkpoint id was decided twice")
     if history.abandoned:
         raise Violation(f"I1: decisions off the timeline, and nobody restored: {history.abandoned}")
-    if [decision.batches for decision in decisions] != [(batch, batch) for batch in range(BATCHES)]:
-        raise Violation(f"I4: batches were decided as {[decision.batches for decision in decisions]}")
+    batches = [batch for first, last in _batches(decisions) for batch in range(first, last + 1)]
+    if batches != list(range(BATCHES)):
+        raise Violation(f"I4: batches were decided as {_batches(decisions)}")
     for name, state in world.sinks.items():
         if state.rows() != reference():
             raise Violation(f"I3, I4: sink {name} shows {state.rows()}")
@@ -563,6 +586,10 @@ def _check(world: World) -> Counter[str]:
     if not report.ok:
         raise Violation(f"I2, I7: {[str(problem) for problem in report.problems]}")
     return Counter(record.kind for record in history.records.values())
+
+
+def _batches(decisions: Sequence[Decision]) -> list[tuple[int, int]]:
+    return [decision.batches for decision in decisions if decision.batches is not None]
 
 
 # --- in CI, and by hand -------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from holdfast.ledger import (
     Author,
     CheckpointRecord,
     Decision,
+    Gap,
     History,
     OutcomeRecord,
     StartRecord,
@@ -57,10 +58,19 @@ class StartPlan:
         record = self.history.record(self.last.generation)
         return record if isinstance(record, StartRecord) else None
 
-    def checkpoint_before(self, decision: Decision) -> CheckpointId | None:
-        """The checkpoint that ``decision`` continued; None where it was the first."""
-        before = self.history.record(decision.after) if decision.after else None
-        return before.checkpoint_id if isinstance(before, CheckpointRecord) else None
+    def to_run_last_again(self) -> tuple[CheckpointId | None, tuple[Decision, ...]]:
+        """The newest checkpoint before the last decision (None: the beginning), and what to replay then.
+
+        The last decision comes last; light epochs before it have no state of their own.
+        """
+        again: list[Decision] = []
+        for decision in self.history.walk():
+            if isinstance(decision, Gap):
+                raise decision.error
+            if again and isinstance(decision, CheckpointRecord):
+                return decision.checkpoint_id, tuple(reversed(again))
+            again.append(decision)
+        return None, tuple(reversed(again))
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,9 +92,9 @@ class FlowRunner:
         run, plan = started.run, started.plan
         scratch = directory_of(self._scratch_root, run.author)
         base, replays = plan.recovery.chosen, plan.recovery.replay
-        if started.to_feed_again and plan.last is not None and not replays:
+        if started.to_feed_again and not replays:
             # The rows are wanted once more, so the state from before them is.
-            base, replays = plan.checkpoint_before(plan.last), (plan.last,)
+            base, replays = plan.to_run_last_again()
         run.parent = base
         with self._fenced_above_all(run):
             held = self._materialise(base, scratch)
