@@ -85,7 +85,7 @@ def install_project() -> None:
         [
             *(PYTHON, "-m", "uv", "pip", "install", "--python", PYTHON),
             *("-c", PINS, "--build-constraints", PINS),
-            *("-e", ".[all]", "--group", "dev"),
+            *("-e", ".[all]", "--group", "dev", "--group", "servers"),
         ],
         "can uv reach a package index? Behind a mirror, set UV_DEFAULT_INDEX and try again; "
         "if a pin cannot be met, `python tools/pin.py` makes new ones",
