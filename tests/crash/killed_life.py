@@ -5,7 +5,8 @@
 
 ``POINT`` is a step of the protocol, ``step:before|after:epoch:sink`` (``*`` for any), or ``inside:`` and one
 of the places of ``INSIDE``: in the middle of a step, where no observer is asked. Death is SIGKILL for the
-whole process group, JVM and all.
+whole process group, JVM and all; with ``sleep:`` before the point it is SIGSTOP, and whoever sends SIGCONT
+wakes a zombie. The exit code is the one that ``holdfast run`` would have.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.blobs import FileBlobs
+from holdfast.cli.exit_codes import exit_code_of
 from holdfast.coordinator import Observer, Step
 from holdfast.pipeline import load_yaml
-from holdfast.spark.demo_life import SHORT_LIVED, dying_at
+from holdfast.spark.demo_life import SHORT_LIVED
 from holdfast.spark.running import run_pipeline
 from holdfast.spark.session import session_for
 from holdfast.spark.sinks import Database, Files, database, disk, files
@@ -45,8 +47,11 @@ ENTRY = f"{EPOCH:012}.json"
 RECORD = f"ledger/{EPOCH + 1:012}.json"  # the first record is the start
 
 
+fatal = signal.SIGKILL
+
+
 def die() -> None:
-    os.killpg(os.getpgid(0), signal.SIGKILL)
+    os.killpg(os.getpgid(0), fatal)
 
 
 def before(owner: Any, name: str, matches: Callable[..., bool], *, nth: int = 1) -> None:
@@ -234,16 +239,19 @@ def recording(path: Path) -> Iterator[Observer]:
 
 
 def one_life(yaml: str, steps: str, point: str, session: SparkSession) -> None:
-    place = point.removeprefix("inside:") if point.startswith("inside:") else None
-    if place is not None:
-        INSIDE[place]()
-    dying = dying_at(None if place is not None else point or None, lambda step: None)
+    wanted = None
+    if point.startswith("inside:"):
+        INSIDE[point.removeprefix("inside:")]()
+    elif point:
+        wanted = point.split(":")
 
     with recording(Path(steps)) as record:
 
         def observe(step: Step) -> None:
             record(step)
-            dying(step)
+            here = (step.name, step.when, str(step.epoch), step.sink or "")
+            if wanted and all(one in ("*", other) for one, other in zip(wanted, here, strict=True)):
+                die()
 
         run_pipeline(load_yaml(Path(yaml)), session=session, observe=observe)
 
@@ -266,12 +274,17 @@ def serve(session: SparkSession) -> None:
 def main(yaml: str = "", steps: str = "", point: str = "") -> None:
     settings = {**SHORT_LIVED, "spark.master": "local[2]", "spark.sql.shuffle.partitions": "2"}
     session = session_for("killed-life", settings)
-    if yaml:
-        one_life(yaml, steps, point, session)
-    else:
-        serve(session)
-    session.stop()
+    if point.startswith("sleep:"):
+        global fatal
+        fatal = signal.SIGSTOP
+    try:
+        if yaml:
+            one_life(yaml, steps, point.removeprefix("sleep:"), session)
+        else:
+            serve(session)
+    finally:
+        session.stop()
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    sys.exit(exit_code_of(lambda: main(*sys.argv[1:])))
