@@ -6,12 +6,13 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from typing import IO, Any
 
 import pytest
 
 from holdfast.cli.progress import RunLog, sentence, watching
-from holdfast.coordinator.steps import Step, observed
+from holdfast.coordinator.steps import Step, observed, of_flow
 
 
 def events_of(*steps: Step) -> list[dict[str, Any]]:
@@ -26,6 +27,7 @@ def an_epoch(number: int) -> list[Step]:
     return [
         Step("admit", "before", epoch=number),
         Step("admit", "after", epoch=number, facts={"batch": number - 1, "milliseconds": 0.1}),
+        Step("compute", "after", epoch=number, facts={"milliseconds": 200.0, "rows": 12}),
         Step("prepare", "before", epoch=number, sink="lake"),
         Step("prepare", "after", epoch=number, sink="lake", facts={"milliseconds": 30.0}),
         Step("prepare", "after", epoch=number, sink="db", facts={"milliseconds": 50.0}),
@@ -42,7 +44,14 @@ def test_an_epoch_is_one_event_with_the_time_of_each_step() -> None:
     assert event["event"] == "epoch"
     assert (event["epoch"], event["batch"]) == (41, 40)
     # Side by side: the slower sink is how long the epoch waited.
-    assert event["milliseconds"] == {"prepare": 50.0, "capture": 12.0, "publish": 3.0, "commit": 4.0}
+    assert event["milliseconds"] == {
+        "compute": 200.0,
+        "prepare": 50.0,
+        "capture": 12.0,
+        "publish": 3.0,
+        "commit": 4.0,
+    }
+    assert event["rows"] == 12
 
 
 def test_the_times_of_one_epoch_are_not_added_to_the_next() -> None:
@@ -60,7 +69,65 @@ def test_an_epoch_is_one_line_in_a_log() -> None:
 
     line = sentence({**event, "total_milliseconds": 75.4})
 
-    assert line == "epoch 41 committed: batch 40 prepare 50ms capture 12ms publish 3ms commit 4ms total 75ms"
+    assert line == (
+        "epoch 41 committed: batch 40 rows 12 "
+        "compute 200ms prepare 50ms capture 12ms publish 3ms commit 4ms total 75ms"
+    )
+
+
+def test_rows_that_nobody_counted_are_not_told() -> None:
+    (event,) = events_of(*(step for step in an_epoch(41) if step.name != "compute"))
+
+    assert event["rows"] is None
+    assert "rows" not in sentence(event)
+
+
+def test_an_epoch_of_several_batches_adds_up_their_rows_and_times() -> None:
+    def batch(number: int, *, rows: int, prepare: float) -> list[Step]:
+        return [
+            Step("admit", "before", epoch=41),
+            Step("admit", "after", epoch=41, facts={"batch": number}),
+            Step("compute", "after", epoch=41, facts={"milliseconds": 10.0, "rows": rows}),
+            Step("prepare", "after", epoch=41, sink="db", facts={"milliseconds": prepare}),
+            Step("prepare", "after", epoch=41, sink="lake", facts={"milliseconds": 1.0}),
+        ]
+
+    (event,) = events_of(
+        *batch(40, rows=3, prepare=5.0),
+        *batch(41, rows=4, prepare=7.0),
+        Step("publish", "after", epoch=41, facts={"milliseconds": 2.0}),
+        Step("finish", "after", epoch=41),
+    )
+
+    assert (event["first_batch"], event["batch"], event["rows"]) == (40, 41, 7)
+    assert event["milliseconds"] == {"compute": 20.0, "prepare": 12.0, "publish": 2.0}
+    assert sentence(event).startswith("epoch 41 committed: batches 40 to 41 rows 7 compute 20ms")
+
+
+def test_flows_side_by_side_keep_their_times_and_say_whose_they_are() -> None:
+    slow, fast = (
+        an_epoch(7),
+        [replace(step, facts={**step.facts, "milliseconds": 1.0}) for step in an_epoch(41)],
+    )
+    told: list[Step] = []
+    for one, other in zip(slow, fast, strict=True):
+        of_flow("p/slow", told.append)(one)
+        of_flow("p/fast", told.append)(other)
+
+    first, second = events_of(*told)
+
+    assert (first["flow"], first["epoch"], first["batch"], first["rows"]) == ("p/slow", 7, 6, 12)
+    assert (second["flow"], second["epoch"], second["batch"], second["rows"]) == ("p/fast", 41, 40, 12)
+    assert first["milliseconds"]["compute"] == 200.0
+    assert set(second["milliseconds"].values()) == {1.0}
+    assert sentence(second).startswith("p/fast: epoch 41 committed: batch 40 rows 12 ")
+
+
+def test_an_epoch_that_a_new_start_takes_up_again_is_told_once_and_without_the_first_attempt() -> None:
+    *_, event = events_of(*an_epoch(41)[:-3], Step("start", "after"), *an_epoch(41))
+
+    assert (event["first_batch"], event["batch"], event["rows"]) == (40, 40, 12)
+    assert event["milliseconds"]["compute"] == 200.0
 
 
 @pytest.mark.parametrize(

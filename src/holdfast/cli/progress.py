@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.output import time_text
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from holdfast.coordinator.steps import Observer, Step
 
 # What an epoch's line tells the time of, in the order of the protocol.
-TIMED = ("prepare", "capture", "manifest", "publish", "commit")
+TIMED = ("compute", "prepare", "capture", "manifest", "publish", "commit")
 
 
 @contextmanager
@@ -52,62 +53,108 @@ def watching(*, as_json: bool) -> Iterator[Observer]:
         yield RunLog(lambda event: console.print(sentence(event)), status).observe
 
 
+@dataclass(slots=True)
+class _EpochUnderWay:
+    """One epoch of one flow, from the admission of its first batch on."""
+
+    number: int | None
+    begun: float
+    batches: list[int] = field(default_factory=list)
+    #: None: nobody counted, since the one sink takes the rows as they are computed.
+    rows: int | None = None
+    spent: dict[str, float] = field(default_factory=dict)
+    #: The same for the batch at work.
+    spent_here: dict[str, float] = field(default_factory=dict)
+
+    def next_batch(self) -> None:
+        for name, milliseconds in self.spent_here.items():
+            self.spent[name] = round(self.spent.get(name, 0.0) + milliseconds, 1)
+        self.spent_here = {}
+
+    def add(self, step: Step) -> None:
+        # Of sinks side by side the slowest counts: that is how long the epoch waited.
+        milliseconds = float(step.facts.get("milliseconds", 0.0))
+        self.spent_here[step.name] = max(self.spent_here.get(step.name, 0.0), milliseconds)
+        if step.name == "compute" and step.facts.get("rows") is not None:
+            self.rows = (self.rows or 0) + step.facts["rows"]
+
+
 class RunLog:
     """Turns steps into events a person follows: what was resumed, each epoch with its times, the end.
 
-    Sinks prepare and commit side by side, so steps arrive from several threads.
+    Flows run side by side, and in each of them its sinks do, so steps arrive from several threads.
     """
 
     def __init__(self, tell: Callable[[dict[str, Any]], None], status: Status | None = None) -> None:
         self._tell = tell
         self._status = status
         self._lock = threading.Lock()
-        self._spent: dict[str, float] = {}
-        self._facts: dict[str, Any] = {}
-        self._begun = 0.0
+        #: By flow.
+        self._under_way: dict[str | None, _EpochUnderWay] = {}
 
     def observe(self, step: Step) -> None:
         with self._lock:
             if self._status is not None and step.when == "before":
                 self._status.update(_doing(step))
-            if step.when == "before" and step.name == "admit":
-                self._spent, self._facts, self._begun = {}, {}, time.monotonic()
-            if step.when == "after":
+            if step.name == "admit":
+                self._admit(step)
+            elif step.when == "after":
                 self._after(step)
 
+    def _admit(self, step: Step) -> None:
+        epoch = self._under_way.get(step.flow)
+        if epoch is None or epoch.number != step.epoch:
+            epoch = self._under_way[step.flow] = _EpochUnderWay(step.epoch, time.monotonic())
+        if step.when == "after":
+            epoch.next_batch()
+            epoch.batches.append(step.facts["batch"])
+
     def _after(self, step: Step) -> None:
-        if step.name == "admit":
-            self._facts = dict(step.facts)
-        elif step.name in TIMED:
-            # Of sinks side by side the slowest counts: that is how long the epoch waited.
-            spent = float(step.facts.get("milliseconds", 0.0))
-            self._spent[step.name] = max(self._spent.get(step.name, 0.0), spent)
-        elif step.name == "finish":
-            self._tell(
-                {
-                    "event": "epoch",
-                    "epoch": step.epoch,
-                    "batch": self._facts.get("batch"),
-                    "rows": self._facts.get("rows"),
-                    "milliseconds": {name: self._spent[name] for name in TIMED if name in self._spent},
-                    "total_milliseconds": round((time.monotonic() - self._begun) * 1000, 1),
-                }
-            )
+        if step.name == "start":
+            self._under_way.pop(step.flow, None)  # what the run before left open begins anew
+        epoch = self._under_way.get(step.flow)
+        if epoch is not None and step.name in TIMED:
+            epoch.add(step)
+        elif epoch is not None and step.name == "finish":
+            del self._under_way[step.flow]
+            self._tell_of(step, epoch)
         elif step.name in ("plan", "start", "resolve", "materialise", "replay", "feed", "stop"):
             facts = {key: value for key, value in step.facts.items() if key != "milliseconds"}
-            named = {"epoch": step.epoch, "sink": step.sink}
+            named = {"flow": step.flow, "epoch": step.epoch, "sink": step.sink}
             self._tell({"event": step.name, **{k: v for k, v in named.items() if v is not None}, **facts})
+
+    def _tell_of(self, step: Step, epoch: _EpochUnderWay) -> None:
+        epoch.next_batch()
+        self._tell(
+            {
+                "event": "epoch",
+                **({"flow": step.flow} if step.flow is not None else {}),
+                "epoch": step.epoch,
+                "batch": epoch.batches[-1],
+                "first_batch": epoch.batches[0],
+                "rows": epoch.rows,
+                "milliseconds": {name: epoch.spent[name] for name in TIMED if name in epoch.spent},
+                "total_milliseconds": round((time.monotonic() - epoch.begun) * 1000, 1),
+            }
+        )
 
 
 def sentence(event: dict[str, Any]) -> str:
     """An event as one line of text."""
-    facts = {key: value for key, value in event.items() if key not in ("event", "epoch", "milliseconds")}
+    flow = event.get("flow")
+    return f"{flow}: {_told(event)}" if flow is not None else _told(event)
+
+
+def _told(event: dict[str, Any]) -> str:
+    facts = {key: value for key, value in event.items() if key not in ("event", "flow", "epoch")}
     match event["event"]:
         case "epoch":
+            first, last = event["first_batch"], event["batch"]
+            batches = f"batch {last}" if first == last else f"batches {first} to {last}"
             rows = "" if event["rows"] is None else f" rows {event['rows']}"
             times = "".join(f" {name} {spent:.0f}ms" for name, spent in event["milliseconds"].items())
             total = f" total {event['total_milliseconds']:.0f}ms"
-            return f"epoch {event['epoch']} committed: batch {event['batch']}{rows}{times}{total}"
+            return f"epoch {event['epoch']} committed: {batches}{rows}{times}{total}"
         case "start":
             return f"generation {event.get('generation')} started"
         case "replay":
@@ -121,8 +168,9 @@ def sentence(event: dict[str, Any]) -> str:
 
 
 def _doing(step: Step) -> str:
+    flow = f"{step.flow}: " if step.flow is not None else ""
     place = f"epoch {step.epoch}: " if step.epoch is not None else ""
-    return f"{place}{step.name}{f' {step.sink}' if step.sink else ''}"
+    return f"{flow}{place}{step.name}{f' {step.sink}' if step.sink else ''}"
 
 
 def _print_line(event: dict[str, Any]) -> None:

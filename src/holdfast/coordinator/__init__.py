@@ -16,7 +16,7 @@ from holdfast.coordinator.sink import (
     StagedOutputGoneError,
 )
 from holdfast.coordinator.starting import Coordinator, Started, StartPlan
-from holdfast.coordinator.steps import Observer, Step, ignore, observed
+from holdfast.coordinator.steps import Observer, Step, ignore, observed, of_flow
 
 __all__ = [
     "Capture",
@@ -37,4 +37,5 @@ __all__ = [
     "Step",
     "ignore",
     "observed",
+    "of_flow",
 ]

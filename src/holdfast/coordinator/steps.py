@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any, Literal, TypeAlias
 
@@ -18,6 +18,8 @@ class Step:
     epoch: int | None = None
     sink: str | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
+    #: Whose step it is, as ``pipeline/flow``; None where only one flow is meant.
+    flow: str | None = None
 
 
 Observer: TypeAlias = Callable[[Step], None]
@@ -26,6 +28,11 @@ Observer: TypeAlias = Callable[[Step], None]
 def ignore(step: Step) -> None:
     """The observer for those who do not look."""
     del step
+
+
+def of_flow(flow: str, observe: Observer) -> Observer:
+    """``observe``, told with each step that it is ``flow``'s: the flows of a pipeline run side by side."""
+    return lambda step: observe(replace(step, flow=flow))
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast.blobs import open_blobs
-from holdfast.coordinator import Observer, Sink, ignore
+from holdfast.coordinator import Observer, Sink, ignore, of_flow
 from holdfast.coordinator.parallel import side_by_side
 from holdfast.pipeline import FlowSpec, PipelineSpec, Trigger, flows
 from holdfast.spark.frames import Functions, build_flow
@@ -64,7 +64,7 @@ def _runner(
         PartitionedCheckpointStore(open_blobs(flow.store_url)),
         session,
         scratch_root=scratch_root(flow.pipeline.scratch, flow.pipeline.store, flow.full_name),
-        observe=observe,
+        observe=of_flow(flow.full_name, observe),
     )
 
 
