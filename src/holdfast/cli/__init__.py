@@ -22,6 +22,7 @@ COMMANDS = {
     "verify": ("verify", "Check every record, manifest and object of a store."),
     "recover": ("recover", "Say what a start would resume from, what it would skip, and why."),
     "restore": ("restore", "Write a checkpoint out as a Spark checkpoint directory."),
+    "offsets": ("offsets", "Show the source positions that a query has stored."),
     "capture": ("capture", "Take a checkpoint of a Spark checkpoint directory."),
 }
 

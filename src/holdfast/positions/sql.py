@@ -10,10 +10,9 @@ on the caller's own: then the caller's rows and the positions land together or n
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from holdfast.errors import (
     CorruptError,
@@ -44,8 +43,7 @@ from holdfast.positions.sql_drivers import (
     postgresql_driver,
     sqlite_driver,
 )
-
-T = TypeVar("T")
+from holdfast.positions.sql_idle import Idle
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS holdfast_positions (
@@ -96,7 +94,7 @@ class SQLSourceCheckpointStore(PersistentStore):
         super().__init__(guard=guard)
         self._query = checked_id(query_id, "query id")
         self._driver = _driver(target, dialect, sync)
-        self._idle = _Idle(self._driver)
+        self._idle = Idle(self._driver)
         # The sources of the last session: the next one asks for all of them at once.
         self._hot: tuple[str, ...] = ()
         try:
@@ -359,71 +357,32 @@ class SQLSourceCheckpointStore(PersistentStore):
         self._idle.close()
 
 
+def query_ids(target: str) -> list[str]:
+    """The queries that have anything in the database at ``target``. Reads only: creates no tables."""
+    driver = _driver(target, None, sync=True)
+    connection = driver.open()
+    try:
+        with driver.errors():
+            tables = driver.rows(connection, _TABLES_THERE[driver.dialect], ())
+            found: set[str] = set()
+            for (table,) in tables:
+                found.update(
+                    row[0] for row in driver.rows(connection, f"SELECT DISTINCT query_id FROM {table}", ())
+                )
+            return sorted(found)
+    finally:
+        driver.close(connection)
+
+
+_OURS = "('holdfast_positions', 'holdfast_position_facts')"
+_TABLES_THERE = {
+    "sqlite": f"SELECT name FROM sqlite_master WHERE name IN {_OURS}",
+    "postgresql": "SELECT relname FROM pg_class "
+    f"WHERE relname IN {_OURS} AND relkind IN ('r', 'p') AND pg_table_is_visible(oid)",
+}
 _CREATE_LOCK = 0x686F6C6466617374  # "holdfast"
 #: How many sources are looked up ahead. Databases limit the parameters of one statement.
 _HOT_SOURCES = 1_000
-
-
-class _Idle:
-    """Connections nobody uses right now. A connection that saw an error is not used again."""
-
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
-        self._lock = threading.Lock()
-        self._idle: list[tuple[int, Connection]] = []
-        self._closed = False
-
-    def run(self, work: Callable[[Connection], T]) -> T:
-        """``work`` on a connection; once more on a fresh one if an idle one turns out to be gone.
-
-        That is safe because ``work`` raises UncertainCommit, which is not tried again, for
-        everything that happens from its commit on.
-        """
-        connection = self._take()
-        if connection is not None:
-            try:
-                return self._run_on(connection, work)
-            except StoreUnavailableError:
-                if not self._driver.is_lost(connection):
-                    raise
-                self.drop_all()
-        return self._run_on(self._driver.open(), work)
-
-    def _run_on(self, connection: Connection, work: Callable[[Connection], T]) -> T:
-        try:
-            with self._driver.errors():
-                result = work(connection)
-        except BaseException:
-            # Closing rolls back whatever was open on it.
-            self._driver.close(connection)
-            raise
-        self._give_back(connection)
-        return result
-
-    def _take(self) -> Connection | None:
-        me = threading.get_ident()
-        with self._lock:
-            for at in range(len(self._idle) - 1, -1, -1):
-                if self._driver.shareable or self._idle[at][0] == me:
-                    return self._idle.pop(at)[1]
-        return None
-
-    def _give_back(self, connection: Connection) -> None:
-        with self._lock:
-            if not self._closed:
-                self._idle.append((threading.get_ident(), connection))
-                return
-        self._driver.close(connection)
-
-    def drop_all(self) -> None:
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for _, connection in idle:
-            self._driver.close(connection)
-
-    def close(self) -> None:
-        self._closed = True
-        self.drop_all()
 
 
 def _driver(target: str | Callable[[], Connection], dialect: str | None, sync: bool) -> Driver:
