@@ -225,9 +225,11 @@ def _new_logs(plan: BatchPlan, known: FileIndex, first: int | None) -> dict[str,
     logs: dict[str, str] = {}
     for file in plan.files:
         data = plan.contents.get(file.path)
-        if file.role not in ("offsets", "commits", "source") or data is None:
+        if file.role not in ("metadata", "offsets", "commits", "source") or data is None:
             continue
-        if file.path not in own and (file.role != "source" or known.get(file.path) == FileEntry.of(data)):
+        # The first epoch's has the query's id too: a replay from the very beginning needs it.
+        once = file.role in ("metadata", "source") and known.get(file.path) != FileEntry.of(data)
+        if file.path not in own and not once:
             continue
         try:
             logs[file.path] = data.decode()
