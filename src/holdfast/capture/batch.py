@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-import msgspec
-
 from holdfast.batch import encode_batch
 from holdfast.blobs.base import BlobInfo
 from holdfast.errors import CorruptError
@@ -199,8 +197,7 @@ def _add_facts(
 ) -> None:
     manifest, conf = writer.manifest, plan.offsets.conf
     manifest.watermark = plan.commit.next_watermark_ms
-    manifest.engine = msgspec.structs.replace(
-        manifest.engine or Engine(),
+    manifest.engine = (manifest.engine or Engine()).replaced(
         query_id=checkpoint.query_id(),
         batch_id=plan.batch,
         state_provider=conf.get("spark.sql.streaming.stateStore.providerClass"),

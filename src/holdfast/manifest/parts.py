@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
@@ -157,8 +157,9 @@ class Engine(msgspec.Struct, frozen=True):
     operators: dict[str, str] = {}
     logs: LogArtifact | None = None
 
-    def with_logs(self, logs: LogArtifact) -> Engine:
-        return msgspec.structs.replace(self, logs=logs)
+    def replaced(self, **facts: Any) -> Engine:
+        """These facts with some of them others."""
+        return msgspec.structs.replace(self, **facts)
 
 
 def decode_base64(text: str, what: str) -> bytes:

@@ -258,7 +258,7 @@ class CheckpointWriter:
         if self._engine_logs is not None:
             artifact, delta = self._engine_logs
             logs = LogArtifact(artifact.path, artifact.size_bytes, artifact.sha256, delta)
-            manifest.engine = (manifest.engine or Engine()).with_logs(logs)
+            manifest.engine = (manifest.engine or Engine()).replaced(logs=logs)
         manifest.total_size_bytes = sum(artifact.size_bytes for artifact in self._partitions.values())
         if self._engine_logs is not None:
             manifest.total_size_bytes += self._engine_logs[0].size_bytes
