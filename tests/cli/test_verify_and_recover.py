@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from click.testing import Result
@@ -107,6 +108,37 @@ class TestRecover:
         assert result.stdout.startswith("chosen")
         assert "hint: holdfast restore " in result.stderr
         assert document("recover", "--dry-run", "--store", flow.root)["verdict"] == "stuck"
+
+    def test_what_it_tells_to_type_when_stuck_works(
+        self, query: Any, tmp_path: Path, ask: Ask, document: Document
+    ) -> None:
+        store = tmp_path / "captured"
+        ask("capture", query.root, "--store", store, "--batch", "0")
+        ask("capture", query.root, "--store", store)
+        record = store / "ledger" / "000000000002.json"
+        record.write_bytes(record.read_bytes().replace(b'"epoch":2', b'"epoch":3'))
+
+        told = document("recover", "--dry-run", "--store", store)
+        typed = told["command"].replace("DIR", str(tmp_path / "again")).split()[1:]
+        done = ask(*typed, "--store", store)
+
+        assert told["verdict"] == "stuck"
+        assert done.exit_code == 0, done.stderr
+        assert "goes on with batch 1" in done.stdout
+
+    def test_without_any_sound_checkpoint_it_says_what_else_there_is_to_do(
+        self, flow: Flow, ask: Ask, document: Document
+    ) -> None:
+        flow.damage("manifest.json", flow.decide(1))
+        flow.flip("ledger/000000000002.json")
+
+        told = document("recover", "--dry-run", "--store", flow.root)
+        typed = ask(*told["command"].split()[1:], "--store", flow.root)
+
+        assert (told["verdict"], told["chosen"]) == ("stuck", None)
+        assert "bring what is damaged back from a copy" in told["advice"]
+        assert typed.exit_code == 20
+        assert "ledger/000000000002.json" in typed.stdout
 
     def test_writes_nothing(self, flow: Flow, ask: Ask) -> None:
         flow.damage("manifest.json", flow.decide(1))

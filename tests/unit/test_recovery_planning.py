@@ -208,7 +208,9 @@ def test_a_corrupt_newest_record_stops_the_start_and_names_the_way_out(flow) -> 
 
     assert (plan.verdict, plan.chosen, plan.replay) == ("stuck", good.checkpoint_id, ())
     assert ledger_key(lost.n) in plan.reason
-    assert plan.command == f"holdfast restore {good.checkpoint_id} --sinks rewind"
+    assert plan.command == f"holdfast restore {good.checkpoint_id} --to DIR"
+    assert "not supported yet" in plan.advice
+    assert plan.hint == f"{plan.command}; {plan.advice}"
 
 
 def test_after_the_restore_that_leads_out_a_start_resumes(flow) -> None:

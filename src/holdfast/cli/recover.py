@@ -83,8 +83,8 @@ def _plan(output: Output, store: PartitionedCheckpointStore) -> int:
     for decision in plan.replay:
         output.line(f"replay   epoch {decision.epoch}, sinks closed")
     output.line(f"{plan.verdict}: {_meaning(plan.verdict, len(plan.replay), plan.reason)}")
-    if plan.command:
-        output.note(f"hint: {plan.command}")
+    if plan.hint:
+        output.note(f"hint: {plan.hint}")
     if plan.verdict == "stuck":
         return ExitCode.CORRUPT
     return ExitCode.STEPPED_BACK if plan.stepped_back else ExitCode.OK

@@ -229,7 +229,7 @@ class Coordinator:
 def _sound(recovery: RecoveryPlan, flow: str) -> RecoveryPlan:
     if recovery.verdict == "stuck":
         raise CorruptError(flow, recovery.reason or "no way to resume was found").with_hint(
-            recovery.command or "holdfast recover --dry-run"
+            recovery.hint or "holdfast recover --dry-run"
         )
     return recovery
 

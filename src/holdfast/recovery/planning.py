@@ -49,7 +49,8 @@ class RecoveryPlan:
 
     ``fresh``: nothing was ever decided. ``resume``: from ``chosen``. ``replay``: from ``chosen`` (None:
     from the very beginning), then the batches of ``replay``, oldest first. ``stuck``: ``reason`` says why,
-    ``command`` what leads out; ``chosen`` is then the newest sound checkpoint, if there is one.
+    ``command`` what to type next, ``advice`` what to know about it; ``chosen`` is then the newest sound
+    checkpoint, if there is one.
     """
 
     verdict: Verdict
@@ -62,6 +63,12 @@ class RecoveryPlan:
     replay: tuple[Decision, ...] = ()
     reason: str | None = None
     command: str | None = None
+    advice: str | None = None
+
+    @property
+    def hint(self) -> str | None:
+        """Command and advice in one line."""
+        return "; ".join(filter(None, (self.command, self.advice))) or None
 
     @property
     def stepped_back(self) -> bool:
@@ -88,6 +95,7 @@ class RecoveryPlan:
             ],
             "reason": self.reason,
             "command": self.command,
+            "advice": self.advice,
         }
 
 
@@ -103,7 +111,12 @@ class _Search:
     gaps: list[Gap] = field(default_factory=list)
 
     def plan(
-        self, verdict: Verdict, *, reason: str | None = None, command: str | None = None
+        self,
+        verdict: Verdict,
+        *,
+        reason: str | None = None,
+        command: str | None = None,
+        advice: str | None = None,
     ) -> RecoveryPlan:
         return RecoveryPlan(
             verdict=verdict,
@@ -115,6 +128,7 @@ class _Search:
             replay=tuple(reversed(self.newer)) if verdict == "replay" else (),
             reason=reason,
             command=command,
+            advice=advice,
         )
 
 
@@ -135,7 +149,7 @@ def plan_recovery(store: PartitionedCheckpointStore, history: History | None = N
     if reason is None and search.chosen is None and search.examined:
         reason = "no checkpoint is sound, and starting afresh would be silent about it"
     if reason is not None:
-        return search.plan("stuck", reason=reason, command=_way_out(search))
+        return search.plan("stuck", reason=reason, command=_way_out(search), advice=_advice(search))
     return search.plan("fresh" if search.chosen is None else "resume")
 
 
@@ -246,11 +260,31 @@ def _shows(decision: Decision) -> bool:
 
 
 def _way_out(search: _Search) -> str:
-    target = "beginning" if search.chosen is None else str(search.chosen)
-    sinks = any(decision.receipts for decision in search.newer) or bool(search.gaps)
-    if search.at is not None and search.at.receipts:
-        sinks = True
-    return f"holdfast restore {target}" + (" --sinks rewind" if sinks else "")
+    """What can be typed today: nothing takes a flow itself back yet."""
+    return (
+        "holdfast verify --read-data"
+        if search.chosen is None
+        else f"holdfast restore {search.chosen} --to DIR"
+    )
+
+
+def _advice(search: _Search) -> str:
+    mend = "bring what is damaged back from a copy of the store, and start again"
+    if search.chosen is None:
+        return f"{mend}; without one, only a new store can begin afresh, with sinks that are emptied by hand"
+    named = f"{mend} (`holdfast verify --read-data` names it)"
+    if not _sinks_may_show(search):
+        return f"the query goes on from that directory; or {named}"
+    return (
+        f"taking a flow and its sinks back is not supported yet: {named}; or go on from that directory "
+        "without Holdfast, knowing that sinks may show later epochs"
+    )
+
+
+def _sinks_may_show(search: _Search) -> bool:
+    """Whether a sink may show more than the chosen checkpoint holds."""
+    at = search.at is not None and bool(search.at.receipts)
+    return at or bool(search.gaps) or any(decision.receipts for decision in search.newer)
 
 
 def _plan_without_ledger(store: PartitionedCheckpointStore) -> RecoveryPlan:
