@@ -5,7 +5,7 @@ VENV := .venv/bin
 # The wrapper around a wheel's Java, where that is needed, stays in the checkout.
 export HOLDFAST_JAVA_DIR := $(CURDIR)/.java
 
-.PHONY: help setup test check demo kills flips bench
+.PHONY: help setup test check demo kills flips matrix mutants bench
 
 help:
 	@echo 'make <target>:'
@@ -31,6 +31,12 @@ kills: setup ## SIGKILL before and after every step of the protocol; prints the 
 
 flips: setup ## 300 single-bit flips over a store; prints which were found
 	$(VENV)/python tests/crash/flip_table.py
+
+matrix: setup ## every query on every kind of state, captured while it runs, restored, resumed; prints the table
+	$(VENV)/python tests/spark/matrix.py $(if $(ONLY),--only "$(ONLY)")
+
+mutants: setup ## seeded bugs, each caught by the test that is named for it (ARGS="--only fsync" for a few)
+	$(VENV)/python tools/mutants.py $(ARGS)
 
 bench: setup ## what an epoch costs; every benchmark in turn
 	@set -e; for file in bench/*.py; do echo "== $$file"; $(VENV)/python "$$file"; done
