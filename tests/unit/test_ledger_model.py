@@ -328,7 +328,7 @@ class Ledgers(RuleBasedStateMachine):
 
 
 Ledgers.TestCase.settings = settings(
-    max_examples=60,
+    max_examples=250,
     stateful_step_count=40,
     deadline=None,
     print_blob=True,

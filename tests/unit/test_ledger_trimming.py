@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.blobs.memory import MemoryBlobs
 from holdfast.errors import ConflictError, CorruptError, EpochTakenError, FencedError
@@ -24,6 +25,7 @@ from holdfast.ledger import (
     new_writer,
 )
 from holdfast.ledger.reading import Boundary, encode_boundary
+from holdfast.ledger.records import encode_record
 from holdfast.manifest import SinkCommitStatus
 
 LIBRARY = Author(0, new_writer())
@@ -283,7 +285,21 @@ def test_a_library_writer_that_slept_through_it_writes_nothing_that_counts(flow)
 
     history = Ledger(flow.blobs).read()
     assert not history.problems
-    assert history.record(1) is None, "what lies below the boundary and is not kept is not there"
+    assert flow.blobs.head(ledger_key(1)) is None, "it was left lying about"
+
+
+def test_a_stray_record_below_the_boundary_is_not_taken_for_a_fork(flow) -> None:
+    flow.append(OutcomeRecord(epoch=77))
+    flow.append(OutcomeRecord(epoch=77))
+    newest = flow.checkpoint()
+    reader = Ledger(flow.blobs).read()
+    stray = Ledger(MemoryBlobs()).append(OutcomeRecord(epoch=7), author=LIBRARY)
+    assert flow.trim(newest) == 2
+    flow.blobs.create(ledger_key(2), encode_record(replace(stray, n=2)))
+
+    assert reader.newest_decision == newest
+    assert not reader.problems
+    assert reader.record(2) is None, "what lies below the boundary and is not kept is not there"
     assert flow.ledger.trim(newest.n, is_gone=bool) == 1, "the next trimming takes it away"
 
 

@@ -119,12 +119,16 @@ class Ledger:
                 admit(history, draft, author, claim)
                 record = self._filled(history, draft, author)
                 data = encode_record(record)
-                if self._create(record.n, data) and self._stands(record, author):
+                created = self._create(record.n, data)
+                if created and self._stands(record, author):
                     self._reader.learn(record.n, data)
                     self._history = History(self._reader, record.n, history.boundary)
                     self._running = 0 if isinstance(record, StopRecord) else record.generation
                     self._check_arrival(record)
                     return record
+                if created:
+                    # Its number is trimmed, so it counts for nobody; whoever has not heard may stumble on it.
+                    self._blobs.delete(ledger_key(record.n))
                 self._reader.forget(record.n)
                 history = self.read()
 
@@ -159,17 +163,19 @@ class Ledger:
         a light epoch below ``keep_from`` that is appended at this very moment leads nowhere: the next start
         says so, and which restore leads out.
         """
+        # Long, and without the lock: this generation goes on deciding meanwhile.
+        history = self.read()
+        boundary = plan_trim(history, keep_from, now_ms=self._now_ms(), is_gone=is_gone)
+        if boundary is not None and self._gain(history, boundary) >= at_least:
+            # KeyExistsError: another trimming was first, and this one's plan is as good as none.
+            with suppress(KeyExistsError):
+                self._blobs.create(boundary_key(boundary.n), encode_boundary(boundary))
+        self._reader.forget_boundaries()
+        deleted = sweep(self._blobs, self._reader, history.boundary)
         with self._lock:
-            history = self.read()
-            boundary = plan_trim(history, keep_from, now_ms=self._now_ms(), is_gone=is_gone)
-            if boundary is not None and self._gain(history, boundary) >= at_least:
-                # KeyExistsError: another trimming was first, and this one's plan is as good as none.
-                with suppress(KeyExistsError):
-                    self._blobs.create(boundary_key(boundary.n), encode_boundary(boundary))
-            self._reader.forget_boundaries()
-            deleted = sweep(self._blobs, self._reader, history.boundary)
-            self._history = None
-            return deleted
+            if self._history is not None:
+                self._history = History(self._reader, self._history.head, self._reader.find_boundary())
+        return deleted
 
     def read_logs(self, record: Decision) -> dict[str, str]:
         """The log files that a decision added, by name. Raises CorruptError for one that is not as

@@ -88,9 +88,15 @@ class History:
         if not self._exists(n):
             return None
         slot = self.slot(n)
-        if slot.sha256 is None and self.boundary.error is None:
-            self.boundary = max(self.boundary, self._reader.find_boundary(), key=lambda boundary: boundary.n)
-        return slot if self._exists(n) else None
+        if slot.error is not None and self.boundary.error is None:
+            # Before this is believed: the ledger may have been trimmed since, and something else, that does
+            # not count, may lie here or at the number before.
+            boundary = self._reader.find_boundary()
+            if boundary.n > self.boundary.n:
+                self.boundary = boundary
+                self._reader.forget(n - 1)
+                return self.find(n)
+        return slot
 
     def record(self, n: int) -> Record | None:
         """Record ``n``; None if it was trimmed or cannot be read. Raises UnsupportedFormatError."""

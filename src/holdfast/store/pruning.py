@@ -74,6 +74,8 @@ class Verdict:
     at_ms: int
     abandoned: bool
     reasons: tuple[str, ...]
+    #: Kept for its own sake (a hold, a savepoint, or what those need), not as a place to step back to.
+    apart: bool = False
 
     @property
     def kept(self) -> bool:
@@ -105,7 +107,10 @@ def collect(store: PartitionedCheckpointStore, choose: Choose) -> int:
             continue
         break
     gone = delete_checkpoints(store, {*doomed, *find_leftovers(store, store.ledger.read())})
-    _trim(store, {verdict.id for verdict in verdicts if verdict.kept and not verdict.abandoned})
+    line = {
+        verdict.id for verdict in verdicts if verdict.kept and not verdict.abandoned and not verdict.apart
+    }
+    _trim(store, line)
     return gone
 
 
@@ -117,7 +122,9 @@ def judge(store: PartitionedCheckpointStore, history: History, choose: Choose) -
     choice = choose(timeline, lambda seen: seen.id not in corrupt and _loads(store, seen.named))
     abandoned = _abandoned(history, {seen.id for seen in timeline})
     reasons = {checkpoint_id: list(why) for checkpoint_id, why in choice.reasons.items()}
-    for checkpoint_id, why in _protected(store, history).items():
+    held, needed = _held(store, history), _needed(store, history)
+    line: Reasons = {checkpoint_id: [] for checkpoint_id in (*choice.reasons, *needed)}
+    for checkpoint_id, why in (*held.items(), *needed.items()):
         reasons.setdefault(checkpoint_id, []).extend(why)
     for seen in abandoned:
         if seen.named.record >= choice.horizon:
@@ -125,9 +132,20 @@ def judge(store: PartitionedCheckpointStore, history: History, choose: Choose) -
                 "abandoned by a restore, but newer than the oldest one kept"
             )
     _spare_parents(store, reasons)
+    if held:
+        _spare_parents(store, line)
+    else:
+        line = reasons
     off = {seen.id for seen in abandoned}
     verdicts = [
-        Verdict(seen.id, seen.named.epoch, seen.at_ms, seen.id in off, tuple(reasons.get(seen.id, ())))
+        Verdict(
+            seen.id,
+            seen.named.epoch,
+            seen.at_ms,
+            seen.id in off,
+            tuple(reasons.get(seen.id, ())),
+            apart=seen.id not in line,
+        )
         for seen in (*timeline, *abandoned)
     ]
     return sorted(verdicts, key=lambda verdict: verdict.id, reverse=True)
@@ -185,7 +203,10 @@ def delete_checkpoints(store: PartitionedCheckpointStore, ids: Collection[Checkp
 
 
 def _trim(store: PartitionedCheckpointStore, kept: set[CheckpointId]) -> None:
-    """Let go of the records before the oldest checkpoint kept. What it and later ones need stays anyway."""
+    """Let go of the records before the oldest of ``kept``. What it and later ones need stays anyway.
+
+    The records of checkpoints that are kept apart stay too, one by one; what came between them goes.
+    """
     history = store.ledger.read()
     records = [named for named in map(history.naming, kept) if named is not None]
     if not records:
@@ -232,19 +253,25 @@ def _found_corrupt(history: History) -> set[CheckpointId]:
     return {checkpoint_id for start in starts for checkpoint_id in start.corrupt}
 
 
-def _protected(store: PartitionedCheckpointStore, history: History) -> Reasons:
-    """What stays for other reasons than being new."""
+def _held(store: PartitionedCheckpointStore, history: History) -> Reasons:
+    """What somebody asked to keep."""
+    reasons: Reasons = {}
+    for hold in history.holds(store.now_ms()).values():
+        if hold.protects:
+            reasons.setdefault(hold.checkpoint_id, []).append(f"held as {hold.name!r}")
+    for record in history.records.values():
+        if isinstance(record, SavepointRecord):
+            reasons.setdefault(record.checkpoint_id, []).append("a savepoint")
+    return reasons
+
+
+def _needed(store: PartitionedCheckpointStore, history: History) -> Reasons:
+    """What the present rests on, new or not."""
     reasons: Reasons = {}
 
     def spare(checkpoint_id: CheckpointId, why: str) -> None:
         reasons.setdefault(checkpoint_id, []).append(why)
 
-    for hold in history.holds(store.now_ms()).values():
-        if hold.protects:
-            spare(hold.checkpoint_id, f"held as {hold.name!r}")
-    for record in history.records.values():
-        if isinstance(record, SavepointRecord):
-            spare(record.checkpoint_id, "a savepoint")
     pointer = store.read_pointer()
     if pointer is not None:
         spare(pointer, "the pointer names it")
