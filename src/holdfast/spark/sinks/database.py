@@ -312,12 +312,13 @@ class Database:
 
     def _stage(self, staging: str, rows: Iterator[Row], fields: Sequence[Field]) -> int:
         """Several transactions, so that no lock is held while Spark computes. Returns the number of rows."""
+        kinds = [field.kind for field in fields]
         count = 0
         while chunk := list(islice(rows, _ROWS_AT_ONCE)):
             with self._dialect.transaction() as connection:
                 if not count:
-                    self._dialect.create_staging(connection, staging, [field.kind for field in fields])
-                self._dialect.load(connection, staging, len(fields), chunk)
+                    self._dialect.create_staging(connection, staging, kinds)
+                self._dialect.load(connection, staging, kinds, chunk)
             count += len(chunk)
         return count
 

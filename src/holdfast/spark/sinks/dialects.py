@@ -29,8 +29,6 @@ class Connection(Protocol):
 class Cursor(Protocol):
     def fetchone(self) -> Any: ...
     def fetchall(self) -> list[Any]: ...
-    @property
-    def rowcount(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +86,8 @@ class Dialect(ABC):
         """Make a staging table with the columns c0, c1, … for bound values of ``kinds``."""
 
     @abstractmethod
-    def load(self, connection: Connection, table: str, columns: int, rows: Iterable[Row]) -> None:
-        """Put rows of bound values into a table, as fast as this database can."""
+    def load(self, connection: Connection, table: str, kinds: Sequence[str], rows: Iterable[Row]) -> None:
+        """Put rows of bound values, of these kinds, into a table, as fast as this database can."""
 
     @abstractmethod
     def binder(self, kind: str) -> Callable[[Any], Any]:
@@ -114,7 +112,7 @@ class Dialect(ABC):
     def sql_type(self, kind: str) -> str:
         """The column type for values of ``kind``."""
         name, bracket, size = kind.partition("(")
-        return self.types[name] + (bracket + size if self.types[name] == "numeric" else "")
+        return self.types[name] + (bracket + size if self.types[name] in ("numeric", "decimal") else "")
 
     def upsert(self, table: str, columns: Sequence[str], key: Sequence[str], select: str) -> str:
         """INSERT what ``select`` gives, replacing rows of the same key."""
@@ -134,10 +132,14 @@ def open_dialect(url: str) -> Dialect:
         from holdfast.spark.sinks.sqlite import SQLite
 
         return SQLite.at(rest)
+    if scheme == "duckdb":
+        from holdfast.spark.sinks.duckdb import DuckDB
+
+        return DuckDB.at(rest)
     if scheme in ("postgresql", "postgres"):
         from holdfast.spark.sinks.postgres import PostgreSQL
 
         return PostgreSQL(url)
     raise InvalidInputError(f"a Database sink on {scheme}:// is not supported yet").with_hint(
-        "sqlite:///relative.db, sqlite:////abs.db and postgresql://host/database are"
+        "sqlite:///relative.db, sqlite:////abs.db, duckdb:///relative.duckdb and postgresql://host/db are"
     )

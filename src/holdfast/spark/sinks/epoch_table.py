@@ -83,13 +83,13 @@ class EpochTable:
         taken = self._execute(
             connection,
             f"INSERT INTO {EPOCHS} (flow, sink, epoch, checkpoint_id, rewound) VALUES (?, ?, ?, ?, ?) "
-            "ON CONFLICT (flow, sink, epoch) DO NOTHING",
+            "ON CONFLICT (flow, sink, epoch) DO NOTHING RETURNING epoch",
             *self._whose,
             epoch.number,
             str(epoch.id),
             False,
-        )
-        if taken.rowcount == 1:
+        ).fetchall()
+        if taken:
             return True
         found = self.find(connection, epoch.number)
         if found is not None and not found.rewound:

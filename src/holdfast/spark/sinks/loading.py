@@ -80,7 +80,8 @@ class Loader:
             return  # most partitions of a small batch: not worth a connection
         dialect = open_dialect(self._url)
         with dialect.transaction() as connection:
-            dialect.load(connection, self._table, len(self._fields) + 1, counted(_chained(first, rows)))
+            kinds = [*(field.kind for field in self._fields), "string"]
+            dialect.load(connection, self._table, kinds, counted(_chained(first, rows)))
         yield pyarrow.RecordBatch.from_pydict({"token": [token], "count": [count]})
 
     def _rows(self, batches: Iterator[pyarrow.RecordBatch], token: str) -> Iterator[Row]:

@@ -141,8 +141,8 @@ class PostgreSQL(Dialect):
         columns = ", ".join(f"c{number} {self.sql_type(kind)}" for number, kind in enumerate(kinds))
         connection.execute(f"CREATE TABLE {self.quoted(name)} ({columns})")
 
-    def load(self, connection: Connection, table: str, columns: int, rows: Iterable[Row]) -> None:
-        del columns
+    def load(self, connection: Connection, table: str, kinds: Sequence[str], rows: Iterable[Row]) -> None:
+        del kinds  # the table has typed columns
         cursor: Any = connection.cursor()  # type: ignore[attr-defined]
         with cursor, cursor.copy(f"COPY {self.quoted(table)} FROM STDIN") as copy:
             for row in rows:

@@ -160,8 +160,8 @@ class SQLite(Dialect):
         columns = ", ".join(f"c{number}" for number in range(len(kinds)))
         connection.execute(f"CREATE TABLE {self.quoted(name)} ({columns})")
 
-    def load(self, connection: Connection, table: str, columns: int, rows: Iterable[Row]) -> None:
-        marks = ", ".join("?" * columns)
+    def load(self, connection: Connection, table: str, kinds: Sequence[str], rows: Iterable[Row]) -> None:
+        marks = ", ".join("?" * len(kinds))
         # sqlite3's own executemany: a loop in C, one row after the other.
         connection.executemany(f"INSERT INTO {self.quoted(table)} VALUES ({marks})", rows)  # type: ignore[attr-defined]
 
