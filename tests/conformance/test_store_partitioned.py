@@ -16,6 +16,7 @@ from holdfast.errors import (
     ConflictError,
     CorruptError,
     EpochTakenError,
+    FencedError,
     InvalidInputError,
     NotFoundError,
     StoreUnavailableError,
@@ -783,6 +784,18 @@ class TestPruning:
         store.blobs.delete(store.paths.latest_pointer())
         assert store.prune(1) == 3
         assert epochs(store) == [7]
+
+    def test_a_fenced_run_takes_nothing_away(self, store: PartitionedCheckpointStore) -> None:
+        for epoch in (1, 2, 3):
+            publish(store, epoch)
+        writer = new_writer()
+        older = Author(store.ledger.append(StartRecord(), author=Author(0, writer)).n, writer)
+        store.ledger.append(StartRecord(), author=Author(0, new_writer()))
+
+        with pytest.raises(FencedError):
+            store.prune(1, author=older)
+
+        assert epochs(store) == [1, 2, 3]
 
     def test_only_loadable_checkpoints_count_as_kept(self, store: PartitionedCheckpointStore) -> None:
         ids = [publish(store, epoch).checkpoint_id for epoch in range(1, 6)]

@@ -131,7 +131,7 @@ class Run:
         self._broken = False
         self._committed_here = False
         self._pointed_at = time.monotonic()
-        self._retention = Retention(store, limits.keep_checkpoints)
+        self._retention = Retention(store, limits.keep_checkpoints, author)
 
     # --- admit -------------------------------------------------------------------------------
 

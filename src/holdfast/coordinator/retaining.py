@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 
+from holdfast.ledger import Author
 from holdfast.store import PartitionedCheckpointStore
 
 log = logging.getLogger(__name__)
@@ -13,8 +14,10 @@ log = logging.getLogger(__name__)
 class Retention:
     """Prunes a store down to ``keep`` checkpoints, once in as many epochs. None keeps everything."""
 
-    def __init__(self, store: PartitionedCheckpointStore, keep: int | None) -> None:
+    def __init__(self, store: PartitionedCheckpointStore, keep: int | None, author: Author) -> None:
         self._store = store
+        # A run that was fenced meanwhile must take nothing away (I5), so it prunes in its own name.
+        self._author = author
         self._keep = keep
         self._epochs = 0
         self._thread: threading.Thread | None = None
@@ -40,7 +43,7 @@ class Retention:
     def _prune(self) -> None:
         assert self._keep is not None
         try:
-            gone = self._store.prune(self._keep)
+            gone = self._store.prune(self._keep, author=self._author)
         except Exception as error:  # noqa: BLE001 - counted and told; an epoch must not fail for it
             self.failures += 1
             log.warning("old checkpoints could not be pruned, the next try comes later: %s", error)

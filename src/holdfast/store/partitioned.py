@@ -319,9 +319,9 @@ class PartitionedCheckpointStore(CheckpointStore[CheckpointId, CheckpointManifes
 
     # Deleting
 
-    def prune(self, keep: int) -> int:
+    def prune(self, keep: int, *, author: Author | None = None) -> int:
         check_keep(keep)
-        return prune(self, keep)
+        return prune(self, keep, author=author)
 
     def cleanup_orphans(self, min_age_seconds: float = ORPHAN_AGE_SECONDS) -> int:
         return remove_orphans(self, min_age_seconds) + self.blobs.sweep_leftovers(

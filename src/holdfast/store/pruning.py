@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from holdfast.errors import CorruptError, UnsupportedFormatError
 from holdfast.ids import CheckpointId
 from holdfast.ledger import (
+    Author,
     CheckpointRecord,
     Gap,
     History,
@@ -37,6 +38,8 @@ log = logging.getLogger("holdfast.store")
 
 #: A boundary costs an object and a pass over the ledger, so fewer records than these are not worth it.
 TRIMMED_AT_ONCE = 64
+#: How often a plan that was overtaken is made anew.
+_PLANS = 20
 
 Reasons: TypeAlias = dict[CheckpointId, list[str]]
 
@@ -82,27 +85,31 @@ class Verdict:
         return bool(self.reasons)
 
 
-def prune(store: PartitionedCheckpointStore, keep: int) -> int:
+def prune(store: PartitionedCheckpointStore, keep: int, *, author: Author | None = None) -> int:
     """Keep the newest ``keep`` sound ones and what they need; how many checkpoints are gone."""
-    return collect(store, partial(keep_newest, keep=keep))
+    return collect(store, partial(keep_newest, keep=keep), author=author)
 
 
-def collect(store: PartitionedCheckpointStore, choose: Choose) -> int:
+def collect(store: PartitionedCheckpointStore, choose: Choose, *, author: Author | None = None) -> int:
     """Delete what ``choose`` leaves no reason for, and what an earlier pruning left behind; how many are
     gone.
 
-    Then trim the ledger of what nobody needs any more. Raises the first failure, after trying all.
+    Then trim the ledger of what nobody needs any more. Raises the first failure, after trying all; and
+    FencedError if ``author`` is a run that a newer one has fenced: it can take nothing away (I5).
     """
     store.adopt()
-    while True:
+    for attempt in range(_PLANS):
         history = store.ledger.read()
         verdicts = judge(store, history, choose)
         doomed = sorted(verdict.id for verdict in verdicts if not verdict.kept)
         if not doomed:
             break
         try:
-            store.ledger.append(PruneRecord(ids=doomed), author=store.author, planned_at=history.head)
+            record = PruneRecord(ids=doomed)
+            store.ledger.append(record, author=author or store.author, planned_at=history.head)
         except StalePlanError as error:
+            if attempt == _PLANS - 1:
+                raise  # a flow that decides faster than this plans: nothing is lost by trying later
             log.info("pruning is planned again: %s", error)
             continue
         break
