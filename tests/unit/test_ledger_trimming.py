@@ -257,6 +257,23 @@ def test_a_runner_that_slept_through_it_finds_its_number_taken_and_is_fenced(flo
     assert Ledger(flow.blobs).read().head == newest.n
 
 
+def test_a_run_that_knows_it_is_fenced_still_sees_what_is_new(flow) -> None:
+    zombie = Flow(flow.blobs)
+    zombie.start()
+    start = flow.start()
+    assert zombie.ledger.read().head == start.n
+    pruned = flow.checkpoint()
+    flow.light(2)
+    flow.prune(pruned)
+    flow.stop()
+    flow.start()
+    newest = flow.checkpoint()
+    flow.trim(newest)
+    assert flow.blobs.head(ledger_key(start.n + 1)) is None
+
+    assert zombie.ledger.read().head == newest.n
+
+
 def test_a_library_writer_that_slept_through_it_writes_nothing_that_counts(flow) -> None:
     sleeper = Ledger(flow.blobs)
     since = sleeper.read().head

@@ -228,6 +228,19 @@ def test_after_the_restore_that_leads_out_a_start_resumes(flow) -> None:
     assert (plan.verdict, plan.chosen, [d.epoch for d in plan.replay]) == ("replay", good.checkpoint_id, [3])
 
 
+def test_a_restore_to_a_decision_that_is_corrupt_by_now_stops_the_start(flow) -> None:
+    flow.checkpoint()
+    target = flow.checkpoint()
+    flow.checkpoint()
+    flow.store.ledger.append(RestoreRecord(to=target.n, sinks="rewind"), author=flow.author)
+    flow.damage(ledger_key(target.n))
+
+    plan = flow.plan()
+
+    assert plan.verdict == "stuck"
+    assert ledger_key(target.n) in plan.reason
+
+
 def test_any_corrupt_record_newer_than_the_newest_good_checkpoint_stops_the_start(flow) -> None:
     flow.checkpoint()
     flow.light()

@@ -103,6 +103,24 @@ def test_what_lies_between_a_held_checkpoint_and_the_kept_ones_is_not_replayed_i
     assert plan.command == f"holdfast restore {ids[0]} --to DIR"
 
 
+def test_a_checkpoint_that_does_not_say_its_batches_is_no_bridge_over_trimmed_ones(flow) -> None:
+    writer = flow.store.writer(1, author=flow.store.author)
+    writer.add("0", 0, b"state 1")
+    writer.receipts = {"db": [1]}
+    writer.publish()
+    flow.run(1, light=80)
+    flow.store.ledger.append(HoldRecord(checkpoint_id=writer.id, name="audit"), author=flow.store.author)
+    newer = flow.run(2, light=1)
+    flow.store.prune(2)
+    for id in newer:
+        flow.blobs.put(flow.store.paths.manifest(id), b"{}")
+
+    plan = plan_recovery(PartitionedCheckpointStore(flow.blobs))
+
+    assert (plan.verdict, plan.chosen) == ("stuck", writer.id)
+    assert "no more there" in plan.reason
+
+
 def test_a_held_checkpoint_can_be_restored_after_everything_around_it_was_trimmed(flow) -> None:
     ids = flow.run(1, light=30)
     flow.store.ledger.append(HoldRecord(checkpoint_id=ids[0], name="audit"), author=flow.store.author)
