@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from holdfast.manifest import CheckpointManifestV2, Engine
 from holdfast.sparkdir import FileEntry, IncompleteBatchError, SparkCheckpoint
 from holdfast.sparkdir.index import INDEX_PATH, encode_index
 from holdfast.sparkdir.materialise import chain_index, materialise
+from holdfast.sparkdir.statefiles import frame_lz4
 from holdfast.store.partitioned import PartitionedCheckpointStore
 
 COMMIT = b'v1\n{"nextBatchWatermarkMs":5}'
@@ -39,9 +39,11 @@ def operator(partitions: int = 1) -> bytes:
     return b"v1\n" + json.dumps(document).encode()
 
 
-def directory(
-    batches: int, *, timestamp_ms: int = 1, state: Callable[[int], bytes] = b"state %d".__mod__
-) -> MemoryBlobs:
+def delta(version: int, life: bytes = b"state") -> bytes:
+    return frame_lz4(life + b" %d" % version)
+
+
+def directory(batches: int, *, timestamp_ms: int = 1, life: bytes = b"state") -> MemoryBlobs:
     blobs = MemoryBlobs()
     blobs.put("metadata", b'{"id":"0b0c"}')
     blobs.put("sources/0/0", b"v1\n")
@@ -49,7 +51,7 @@ def directory(
     for n in range(batches):
         blobs.put(f"offsets/{n}", offsets(timestamp_ms + n))
         blobs.put(f"commits/{n}", COMMIT)
-        blobs.put(f"state/0/0/{n + 1}.delta", state(n + 1))
+        blobs.put(f"state/0/0/{n + 1}.delta", delta(n + 1, life))
     blobs.put("state/0/0/.1.delta.crc", b"hadoop's own")
     return blobs
 
@@ -99,20 +101,20 @@ def test_a_delta_stores_only_what_the_chain_lacks(store: PartitionedCheckpointSt
 
     newest = dict(decode_batch(store.read_state(second.checkpoint_id, "0", 0)[-1]))
 
-    assert newest == {"state/0/0/3.delta": b"state 3"}
+    assert newest == {"state/0/0/3.delta": delta(3)}
 
 
 def test_a_file_written_again_with_other_bytes_travels_again(
     store: PartitionedCheckpointStore, tmp_path: Path
 ) -> None:
     capture_directory(SparkCheckpoint(directory(2)), store)
-    rerun = directory(3, state=lambda v: b"again %d" % v)
+    rerun = directory(3, life=b"again")
 
     newest = capture_directory(SparkCheckpoint(rerun), store)
     materialise(newest, store, tmp_path / "new")
 
     assert newest.parent_id is not None
-    assert files(tmp_path / "new")["state/0/0/1.delta"] == b"again 1"
+    assert files(tmp_path / "new")["state/0/0/1.delta"] == delta(1, b"again")
 
 
 def test_a_directory_that_went_another_way_is_not_taken_for_a_continuation(
@@ -352,7 +354,7 @@ def test_a_file_that_vanishes_means_a_newer_batch(store: PartitionedCheckpointSt
     after = directory(5)
     for old in ("state/0/0/1.delta", "state/0/0/2.delta"):
         after.delete(old)
-    after.put("state/0/0/2.snapshot", b"all of it")
+    after.put("state/0/0/2.snapshot", frame_lz4(b"all of it"))
     said: list[str] = []
 
     manifest = capture_directory(
@@ -380,12 +382,12 @@ def test_a_batch_asked_for_by_number_is_not_replaced_by_another(store: Partition
 def test_a_state_file_written_again_while_it_is_read_is_not_captured_torn(
     store: PartitionedCheckpointStore,
 ) -> None:
-    rerun = directory(3, state=lambda v: b"again %d" % v)
+    rerun = directory(3, life=b"again")
 
     manifest = capture_directory(SparkCheckpoint(Vanishing(directory(3), rerun, "state/0/0/3.delta")), store)
 
     held = dict(decode_batch(store.read_state(manifest.checkpoint_id, "0", 0)[0]))
-    assert set(held.values()) == {b"again 1", b"again 2", b"again 3"}
+    assert set(held.values()) == {delta(v, b"again") for v in (1, 2, 3)}
 
 
 def test_offsets_written_again_while_state_is_read_are_not_captured_torn(
@@ -410,9 +412,23 @@ def test_bits_that_were_flipped_before_the_capture_are_not_vouched_for(
         capture_directory(SparkCheckpoint(blobs), store)
 
 
+def test_a_flipped_bit_in_a_file_without_sparks_checksum_is_found_by_its_frames(
+    store: PartitionedCheckpointStore,
+) -> None:
+    blobs = directory(1)
+    flipped = bytearray(blobs.get("state/0/0/1.delta"))
+    flipped[24] ^= 1
+    blobs.put("state/0/0/1.delta", bytes(flipped))
+
+    with pytest.raises(CorruptError, match=r"1\.delta.*LZ4 block"):
+        capture_directory(SparkCheckpoint(blobs), store)
+
+    assert list(store.blobs.list("")) == []
+
+
 def test_a_capture_that_fails_late_leaves_nothing_behind(store: PartitionedCheckpointStore) -> None:
     large = random.Random(7).randbytes(2_000_000)
-    blobs = directory(1, state=lambda v: large)
+    blobs = directory(1, life=large)
     blobs.put("state/0/_metadata/metadata", operator(partitions=2))
     blobs.put("state/0/1/1.delta", b"flipped")
     blobs.put("state/0/1/1.delta.crc", b'{"algorithm":"CRC32C","value":17,"mainFileSize":7}')

@@ -11,9 +11,10 @@ alone proves nothing: Spark rewrites files of state format 1 when it runs a batc
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from holdfast.batch import encode_batch
 from holdfast.blobs.base import BlobInfo
@@ -22,13 +23,17 @@ from holdfast.manifest.parts import Engine, SourceOffsetEntry
 from holdfast.sparkdir.index import INDEX_PATH, FileEntry, FileIndex, encode_index
 from holdfast.sparkdir.positions import read_position
 from holdfast.sparkdir.reading import IncompleteBatchError, SparkCheckpoint
-from holdfast.sparkdir.required import BatchPlan, RequiredFile, plan_batch
+from holdfast.sparkdir.required import CODEC, BatchPlan, RequiredFile, plan_batch
 from holdfast.sparkdir.statefiles import check_checksum
 from holdfast.store.writing import CheckpointWriter
 
 # Below this many files, handing them to threads costs more than reading them.
 _FEW_FILES = 32
 _THREADS = 4
+
+
+#: Path, bytes, and the codec that state is compressed with. Raises to end the capture.
+Inspect: TypeAlias = Callable[[str, bytes, str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,22 +57,25 @@ def capture_batch(
     delta: bool,
     first: int | None = None,
     source_names: Sequence[str] | None = None,
+    inspect: Inspect | None = None,
 ) -> Captured:
     """Fill ``writer`` with batch ``n``: artifacts, log artifact, source positions, watermark, engine.
 
     ``known`` is what the chain behind the writer holds. With ``delta`` only what it lacks is stored;
     without, everything is, and ``known`` only tells which logs are new. ``first`` is the epoch's first batch.
     ``source_names`` names the sources in the query's order; else they are called as their log directories.
-    Raises IncompleteBatchError.
+    ``inspect`` is called with each new state file that has no checksum of Spark's beside it; what it raises
+    ends the capture. Raises IncompleteBatchError, and CorruptError for a file that Spark's checksum denies.
     """
     held = {path for path in known if delta}
     plan = plan_batch(checkpoint, n, commit_text, first=first, held=held)
     before = _changeable(checkpoint, plan)
     new: dict[str, FileEntry] = {}
-    for part in _packed(checkpoint, plan, known if delta else {}):
+    taking = _Taking(checkpoint, plan, known if delta else {}, inspect)
+    for part in _packed(taking):
         new.update(part.index)
         writer.add(part.operator, part.partition, part.container, delta=delta)
-    writer.add_logs(_log_container(checkpoint, plan, known if delta else {}, new), delta=delta)
+    writer.add_logs(_log_container(taking, new), delta=delta)
     _check_unchanged(checkpoint, plan, before, commit_on_disk=commit_text is None)
     _add_facts(writer, checkpoint, plan, source_names)
     return Captured(
@@ -90,7 +98,39 @@ def epoch_logs(
     return logs, {path: FileEntry.of(text.encode()) for path, text in logs.items()}
 
 
-# --- state, partition by partition
+# --- taking
+
+
+@dataclass(frozen=True, slots=True)
+class _Taking:
+    """How files are taken: from where, beyond what is held, and looked at how."""
+
+    checkpoint: SparkCheckpoint
+    plan: BatchPlan
+    known: FileIndex
+    inspect: Inspect | None
+
+    def take(self, files: Iterable[RequiredFile]) -> tuple[list[tuple[str, bytes]], dict[str, FileEntry]]:
+        """The files that the chain lacks, and what to remember of them."""
+        contents = {file.path: self._read(file) for file in files}
+        hashed = {path: FileEntry.of(data) for path, data in contents.items()}
+        index = {path: entry for path, entry in hashed.items() if self.known.get(path) != entry}
+        self._check_sound(contents, index)
+        return [(path, contents[path]) for path in index], index
+
+    def _read(self, file: RequiredFile) -> bytes:
+        data = self.plan.contents.get(file.path)
+        return self.checkpoint.read(file.path, self.plan.batch) if data is None else data
+
+    def _check_sound(self, contents: Mapping[str, bytes], new: Iterable[str]) -> None:
+        """A store must not vouch for bits that were flipped before it saw them. Raises CorruptError."""
+        codec = self.plan.offsets.conf.get(CODEC, "lz4")
+        for path in new:
+            checksum = contents.get(path + ".crc")
+            if checksum is not None:
+                check_checksum(contents[path], checksum, path)
+            elif self.inspect is not None and path.startswith("state/"):
+                self.inspect(path, contents[path], codec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,23 +141,23 @@ class _Packed:
     container: bytes
 
 
-def _packed(checkpoint: SparkCheckpoint, plan: BatchPlan, known: FileIndex) -> Iterator[_Packed]:
+def _packed(taking: _Taking) -> Iterator[_Packed]:
     """One container a partition, if only an empty one: a manifest shows the whole state.
 
     Read, hashed and packed by several threads when it is worth it; never more than a few are in memory.
     """
     groups: dict[tuple[str, int], list[RequiredFile]] = {
-        (op, p): [] for op, partitions in plan.partitions.items() for p in range(partitions)
+        (op, p): [] for op, partitions in taking.plan.partitions.items() for p in range(partitions)
     }
-    for file in plan.files:
+    for file in taking.plan.files:
         if file.operator is not None and file.partition is not None:
             groups[file.operator, file.partition].append(file)
 
     def pack(group: tuple[str, int]) -> _Packed:
-        taken, index = _take(checkpoint, plan, groups[group], known)
+        taken, index = taking.take(groups[group])
         return _Packed(*group, index, encode_batch(taken))
 
-    if len(plan.files) <= _FEW_FILES:
+    if len(taking.plan.files) <= _FEW_FILES:
         return map(pack, groups)
     return _ahead(pack, groups)
 
@@ -135,34 +175,12 @@ def _ahead(
             yield running.popleft().result()
 
 
-def _take(
-    checkpoint: SparkCheckpoint, plan: BatchPlan, files: Iterable[RequiredFile], known: FileIndex
-) -> tuple[list[tuple[str, bytes]], dict[str, FileEntry]]:
-    """The files that the chain lacks, as Spark's own checksums want them, and what to remember of them."""
-    contents = {file.path: _read(checkpoint, plan, file) for file in files}
-    for path, data in contents.items():
-        checksum = contents.get(path + ".crc")
-        if checksum is not None:
-            # A store must not vouch for bits that were flipped before it saw them.
-            check_checksum(data, checksum, path)
-    hashed = {path: FileEntry.of(data) for path, data in contents.items()}
-    index = {path: entry for path, entry in hashed.items() if known.get(path) != entry}
-    return [(path, contents[path]) for path in index], index
-
-
-def _read(checkpoint: SparkCheckpoint, plan: BatchPlan, file: RequiredFile) -> bytes:
-    data = plan.contents.get(file.path)
-    return checkpoint.read(file.path, plan.batch) if data is None else data
-
-
 # --- logs, checks, facts
 
 
-def _log_container(
-    checkpoint: SparkCheckpoint, plan: BatchPlan, known: FileIndex, new: dict[str, FileEntry]
-) -> bytes:
+def _log_container(taking: _Taking, new: dict[str, FileEntry]) -> bytes:
     """The log artifact. Adds its own files to ``new``, then writes that down in it."""
-    logs, index = _take(checkpoint, plan, (file for file in plan.files if file.partition is None), known)
+    logs, index = taking.take(file for file in taking.plan.files if file.partition is None)
     new.update(index)
     return encode_batch([(INDEX_PATH, encode_index(new)), *logs])
 

@@ -17,6 +17,7 @@ from holdfast.manifest.v2 import CheckpointManifestV2
 from holdfast.sparkdir.index import FileEntry, FileIndex
 from holdfast.sparkdir.materialise import chain_index
 from holdfast.sparkdir.reading import IncompleteBatchError, SparkCheckpoint
+from holdfast.sparkdir.structure import check_frames
 from holdfast.store.partitioned import PartitionedCheckpointStore
 
 # A directory that loses files faster than this many readings is not worth chasing.
@@ -76,7 +77,7 @@ def _capture(
     before = parent.manifest.checkpoint_id if delta and parent.manifest is not None else None
     writer = store.writer(history.highest_epoch + 1, before)
     try:
-        captured = capture_batch(writer, checkpoint, n, known=known, delta=delta)
+        captured = capture_batch(writer, checkpoint, n, known=known, delta=delta, inspect=check_frames)
     except BaseException:
         # Large artifacts are on their way as soon as they are added.
         writer.abandon()

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from holdfast.errors import InvalidInputError, UnsupportedFormatError
 from holdfast.sparkdir.reading import SparkCheckpoint
-from holdfast.sparkdir.required import BatchPlan, RequiredFile, plan_batch
+from holdfast.sparkdir.required import CODEC, BatchPlan, RequiredFile, plan_batch
 from holdfast.sparkdir.statefiles import decompressed, frame_lz4, read_changelog_header, write_lineage
 
 _STATE_FILE = re.compile(r"([0-9]+)((?:_[^./]+)?\.(delta|snapshot|changelog|zip)(?:\.crc)?)")
@@ -59,7 +59,7 @@ def _shifted(checkpoint: SparkCheckpoint, plan: BatchPlan, shift: int) -> dict[s
             continue
         files[_renamed(file.path, shift)] = checkpoint.read(file.path)
     for path in rewritten:
-        codec = plan.offsets.conf.get("spark.sql.streaming.stateStore.compression.codec", "lz4")
+        codec = plan.offsets.conf.get(CODEC, "lz4")
         files[_renamed(path, shift)] = _changelog(checkpoint.read(path), codec, path, shift)
     for directory, without_snapshot in _directories(plan.files).items():
         if without_snapshot == "delta":

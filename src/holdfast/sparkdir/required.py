@@ -30,6 +30,7 @@ from holdfast.sparkdir.reading import (
 from holdfast.sparkdir.statefiles import StateVersion, read_changelog_header, snapshot_files
 
 _CONF = "spark.sql.streaming.stateStore."
+CODEC = f"{_CONF}compression.codec"
 _HDFS, _ROCKSDB = "HDFSBackedStateStoreProvider", "RocksDBStateStoreProvider"
 _NUMBERED = re.compile(r"([0-9]+)\.(delta|snapshot|changelog|zip)")
 
@@ -230,7 +231,7 @@ class _Planner:
         if data is None:
             self._snapshot(self._zip(directory, top), directory, op, partition, unique=True)
             return
-        codec = offsets.conf.get(_CONF + "compression.codec", "lz4")
+        codec = offsets.conf.get(CODEC, "lz4")
         self._lineage(directory, op, partition, (*self._ancestors(directory, top, data, codec), top))
 
     def _ancestors(
