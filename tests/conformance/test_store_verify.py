@@ -7,6 +7,7 @@ import random
 import pytest
 
 import holdfast.ledger.logs
+import holdfast.store.pruning
 import holdfast.store.writing
 from holdfast.blobs.memory import MemoryBlobs
 from holdfast.ids import CheckpointId
@@ -182,6 +183,26 @@ def test_records_swapped_for_sound_ones_are_found(store: PartitionedCheckpointSt
     assert "ledger/000000000002.json" in [problem.key for problem in verify(store).problems]
     store.blobs.put("ledger/000000000002.json", store.blobs.get("ledger/000000000001.json"))
     assert "ledger/000000000002.json" in [problem.key for problem in verify(store).problems]
+
+
+def test_every_flipped_bit_of_a_trimmed_ledgers_boundary_is_found(
+    store: PartitionedCheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(holdfast.store.pruning, "TRIMMED_AT_ONCE", 1)
+    for epoch in range(1, 4):
+        writer = store.writer(epoch)
+        writer.add("0", 0, b"x")
+        writer.publish()
+    store.prune(1)
+    (key,) = [key for key in keys(store) if "boundary" in key]
+    assert verify(store).ok
+    data = store.blobs.get(key)
+
+    for bit in range(len(data) * 8):
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        store.blobs.put(key, bytes(damaged))
+        assert key in [problem.key for problem in verify(store).problems], bit
 
 
 def test_the_pointer_may_be_anything(store: PartitionedCheckpointStore) -> None:
