@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
-from holdfast.blobs import BlobStore, FileBlobs, MemoryBlobs, PrefixedBlobs, open_blobs
+from holdfast.blobs import BlobStore, FileBlobs, MemoryBlobs, PrefixedBlobs, objects, open_blobs
 from holdfast.blobs.base import BlobInfo, check_key, check_prefix
-from holdfast.errors import InvalidInputError
+from holdfast.errors import InvalidInputError, MissingExtraError
 
 
 def root(blobs: BlobStore) -> Path:
@@ -118,3 +119,27 @@ def test_keys_have_the_same_limits_on_every_backend() -> None:
 def test_a_blob_info_is_a_value() -> None:
     assert BlobInfo("key", 1, 2) == BlobInfo("key", 1, 2, None)
     assert len({BlobInfo("key", 1, 2), BlobInfo("key", 1, 2)}) == 1
+
+
+@pytest.mark.parametrize("url", ["s3://b/path", "gs://b", "az://c", "abfss://c@a.dfs.core.windows.net/p"])
+def test_without_the_extra_an_object_store_names_the_line_to_type(
+    monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    objects._obstore.cache_clear()
+    try:
+        with pytest.raises(MissingExtraError, match="cloud") as caught:
+            open_blobs(url)
+    finally:
+        objects._obstore.cache_clear()
+
+    assert caught.value.hint == "pip install 'holdfast[cloud]'"
+
+
+def test_object_urls_open_with_retries_and_the_path_as_prefix() -> None:
+    opened = open_blobs("s3://bucket/team/orders/", aws_region="eu-central-1")
+
+    assert repr(opened) == "PrefixedBlobs(RetryingBlobs(ObjectBlobs('s3://bucket')), 'team/orders/')"
+    assert repr(open_blobs("gs://bucket")) == "RetryingBlobs(ObjectBlobs('gs://bucket'))"
+    azure = open_blobs("abfss://data@account.dfs.core.windows.net/team")
+    assert "ObjectBlobs('abfss://data@account.dfs.core.windows.net')" in repr(azure)

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from heapq import heappop, heappush, heappushpop
 from typing import Any
 from urllib.parse import urlsplit
@@ -36,14 +37,6 @@ from holdfast.errors import (
     StoreUnavailableError,
 )
 
-try:
-    import obstore
-    from obstore.exceptions import BaseError as ObstoreError
-    from obstore.exceptions import UnknownConfigurationKeyError
-    from obstore.store import from_url
-except ImportError as error:
-    raise MissingExtraError("cloud", "an object store") from error
-
 SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss")
 
 _CLIENT_DEFAULTS = {"timeout": "60s", "connect_timeout": "5s"}
@@ -66,6 +59,7 @@ class ObjectBlobs(BlobStore):
     def __init__(self, url: str, **options: Any) -> None:
         self._url = _bucket_url(url)
         self._options = options
+        self._client = _obstore()
         self._store = _opened(self._url, dict(options))
         self._bucket_seen = False
 
@@ -75,7 +69,7 @@ class ObjectBlobs(BlobStore):
 
     def get(self, key: str) -> bytes:
         with self._reading("reading", key):
-            result = obstore.get(self._store, key)
+            result = self._client.get(self._store, key)
             data = bytes(result.bytes())
             self._check_answer(result.meta, len(data), key)
         return data
@@ -89,8 +83,8 @@ class ObjectBlobs(BlobStore):
             return b""
         with self._reading("reading", key):
             try:
-                data = bytes(obstore.get_range(self._store, key, start=start, length=length))
-            except ObstoreError as error:
+                data = bytes(self._client.get_range(self._store, key, start=start, length=length))
+            except self._client.exceptions.BaseError as error:
                 if Answer.of(error).status != 416:
                     raise
                 # The object ends before the range begins: it is there, and has nothing to give.
@@ -104,7 +98,7 @@ class ObjectBlobs(BlobStore):
     def head(self, key: str) -> BlobInfo | None:
         try:
             with self._reading("looking at", key):
-                return _info(obstore.head(self._store, key))
+                return _info(self._client.head(self._store, key))
         except KeyNotFoundError:
             return None
 
@@ -114,7 +108,7 @@ class ObjectBlobs(BlobStore):
         pieces = chunks(data)
         try:
             with self._requesting(lambda answer: create_error(answer, self._what("creating", key), key)):
-                obstore.put(self._store, key, pieces, mode="create", use_multipart=False)
+                self._client.put(self._store, key, pieces, mode="create", use_multipart=False)
             self._bucket_seen = True
         except OutcomeUnknownError:
             outcome = settle(self, key, pieces)
@@ -130,7 +124,7 @@ class ObjectBlobs(BlobStore):
         # One request while it is small; the parts of a large object show only when all are there.
         large = sum(map(len, pieces)) > _LARGEST_REQUEST
         with self._requesting(lambda answer: write_error(answer, self._what("writing", key))):
-            obstore.put(self._store, key, pieces, use_multipart=large)
+            self._client.put(self._store, key, pieces, use_multipart=large)
         self._bucket_seen = True
 
     def list(self, prefix: str, start_after: str | None = None) -> Iterator[BlobInfo]:
@@ -141,7 +135,7 @@ class ObjectBlobs(BlobStore):
         _check_object_key(key)
         try:
             with self._requesting(lambda answer: write_error(answer, self._what("deleting", key))):
-                obstore.delete(self._store, key)
+                self._client.delete(self._store, key)
         except _MissingError:
             self._check_bucket()
 
@@ -180,7 +174,7 @@ class ObjectBlobs(BlobStore):
         what = self._what("listing", directory)
         with self._requesting(lambda answer: read_error(answer, what)):
             listing = iter(
-                obstore.list(self._store, directory or None, offset=offset or None, chunk_size=_PAGE)
+                self._client.list(self._store, directory or None, offset=offset or None, chunk_size=_PAGE)
             )
         while True:
             with self._requesting(lambda answer: read_error(answer, what)):
@@ -219,7 +213,7 @@ class ObjectBlobs(BlobStore):
         _check_fork()
         try:
             yield
-        except (ObstoreError, OSError) as error:
+        except (self._client.exceptions.BaseError, OSError) as error:
             # Without the cause: its text may hold a signed URL.
             answer = Answer.of(error)
             refused = translated(answer)
@@ -275,18 +269,31 @@ def _opened(url: str, options: dict[str, Any]) -> Any:
     }
     if provider is not None:
         arguments["credential_provider"] = provider
+    client_library = _obstore()
     try:
-        return from_url(url, **arguments)
-    except (UnknownConfigurationKeyError, KeyError):
+        return client_library.store.from_url(url, **arguments)
+    except (client_library.exceptions.UnknownConfigurationKeyError, KeyError):
         raise InvalidInputError(
             f"{url} does not know one of the options {', '.join(sorted(options))}"
         ) from None
-    except (ObstoreError, ValueError, TypeError):
+    except (client_library.exceptions.BaseError, ValueError, TypeError):
         # Without the cause: it may repeat a value.
         given = ", ".join(sorted([*options, *client]))
         raise InvalidInputError(f"{url} can't be opened with the options {given}").with_hint(
             "are all that are needed there, and are their values of the right form?"
         ) from None
+
+
+@cache
+def _obstore() -> Any:
+    """The client, loaded by the first store and not by whoever merely imports this module."""
+    try:
+        import obstore
+        import obstore.exceptions
+        import obstore.store
+    except ImportError as error:
+        raise MissingExtraError("cloud", "an object store") from error
+    return obstore
 
 
 def _reopened(url: str, options: dict[str, Any]) -> ObjectBlobs:
