@@ -123,6 +123,29 @@ def test_a_zombie_that_wakes_up_after_its_successor_changes_nothing(
     check_that_only_the_newest_is_seen(tmp_path, updates(FIRST, SECOND, THIRD), sums(FIRST, SECOND, THIRD))
 
 
+def test_a_zombie_that_wakes_up_before_its_successor_decided_anything_decides_nothing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    yaml = write_yaml(tmp_path)
+    add_files(tmp_path / "in", FIRST, SECOND)
+    zombie_life = (sys.executable, killed_life.__file__, yaml, tmp_path / "steps", "sleep:manifest:after:2:*")
+
+    with process(tmp_path, *zombie_life) as zombie:
+        _, status = os.waitpid(zombie.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status), (tmp_path / "log.txt").read_text()
+
+        def wake_the_zombie(step: Step) -> None:
+            # Its epoch is still free, its scratch still there: the start record is all that is in its way.
+            if (step.name, step.when) == ("start", "after"):
+                os.killpg(zombie.pid, signal.SIGCONT)
+                zombie.wait(PATIENCE_SECONDS)
+
+        run_pipeline(load_yaml(yaml), session=spark, observe=wake_the_zombie)
+
+    assert zombie.returncode == FENCED, (tmp_path / "log.txt").read_text()
+    check_that_only_the_newest_is_seen(tmp_path, updates(FIRST, SECOND), sums(FIRST, SECOND))
+
+
 def visible(home: Path) -> dict[str, bytes]:
     """What the lake shows in plain sight, and what its index says of it."""
     return {
