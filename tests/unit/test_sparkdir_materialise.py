@@ -162,6 +162,49 @@ def test_a_batch_captured_twice_is_written_once(store: PartitionedCheckpointStor
     assert [info.key for info in store.blobs.list("")] == before
 
 
+def test_input_files_that_were_moved_are_known_under_their_new_names(
+    store: PartitionedCheckpointStore, tmp_path: Path
+) -> None:
+    blobs = directory(1)
+    entries = [
+        '{"path":"file:///data/in%20box/a%20b.json","timestamp":1,"batchId":0}',
+        '{"path":"file:///data/in%20boxes/c.json","timestamp":1,"batchId":0}',
+    ]
+    blobs.put("sources/0/0", "\n".join(["v1", *entries]).encode())
+    manifest = capture_directory(SparkCheckpoint(blobs), store)
+
+    moved = materialise(manifest, store, tmp_path / "new", moved_inputs={"/data/in box/": "s3://lake/in"})
+    left = materialise(manifest, store, tmp_path / "as-it-was")
+
+    assert (tmp_path / "new/sources/0/0").read_text().split("\n") == [
+        "v1",
+        '{"path":"s3://lake/in/a%20b.json","timestamp":1,"batchId":0}',
+        entries[1],
+    ]
+    assert moved.rewritten == ("sources/0/0",)
+    assert left.rewritten == ()
+    assert (tmp_path / "as-it-was/sources/0/0").read_bytes() == blobs.get("sources/0/0")
+
+
+def test_schema_paths_inside_operator_metadata_name_the_new_place(
+    store: PartitionedCheckpointStore, tmp_path: Path
+) -> None:
+    blobs = directory(1)
+    info = json.loads(operator().split(b"\n", 1)[1])
+    info["stateStoreInfo"][0]["stateSchemaFilePaths"] = ["file:/old/place/state/0/_stateSchema/default/0_u"]
+    blobs.put("state/0/_metadata/v2/0", b"v2\n" + json.dumps(info).encode())
+    blobs.put("state/0/_stateSchema/default/0_u", b"schema")
+    manifest = capture_directory(SparkCheckpoint(blobs), store)
+
+    restored = materialise(manifest, store, tmp_path / "new")
+
+    text = (tmp_path / "new/state/0/_metadata/v2/0").read_text().split("\n")[1]
+    paths = json.loads(text)["stateStoreInfo"][0]["stateSchemaFilePaths"]
+    assert paths == [f"file:{tmp_path}/new/state/0/_stateSchema/default/0_u"]
+    assert restored.rewritten == ("state/0/_metadata/v2/0",)
+    assert json.loads(text)["operatorInfo"] == info["operatorInfo"]
+
+
 # --- what is refused
 
 

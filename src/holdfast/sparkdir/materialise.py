@@ -8,9 +8,10 @@ it, and at the end the directory against what a resume needs.
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,9 +47,16 @@ def chain_index(store: PartitionedCheckpointStore, checkpoint_id: CheckpointId) 
 
 
 def materialise(
-    manifest: CheckpointManifestV2, store: PartitionedCheckpointStore, target: str | os.PathLike[str]
+    manifest: CheckpointManifestV2,
+    store: PartitionedCheckpointStore,
+    target: str | os.PathLike[str],
+    *,
+    moved_inputs: Mapping[str, str] | None = None,
 ) -> Materialised:
     """Write the checkpoint into ``target``, a new or empty directory (or URL), and prove that it is complete.
+
+    ``moved_inputs``: directories that a file source read from, old URI or path → new one. Spark knows its
+    input files by their full names; under others it reads them all again.
 
     Raises ConflictError if something is there already, CorruptError if anything is not what was recorded.
     A failure leaves a partial directory behind, never one that lacks something and looks whole: ``metadata``,
@@ -59,7 +67,7 @@ def materialise(
         raise InvalidInputError(f"checkpoint {manifest.checkpoint_id} was not taken from a Spark checkpoint")
     name = str(manifest.checkpoint_id)
     chain = store.chain(manifest.checkpoint_id)
-    place = _Place(target)
+    place = _Place(target, moved_inputs or {})
     logs, index = _log_union(store, chain)
     last = logs.pop("metadata", None)
     if last is None:
@@ -161,12 +169,14 @@ def _check_complete(place: _Place, index: FileIndex, batch: int, checkpoint: str
 class _Place:
     """The directory being written. Knows where it is, since some files must say so inside."""
 
-    def __init__(self, target: str | os.PathLike[str]) -> None:
+    def __init__(self, target: str | os.PathLike[str], moved_inputs: Mapping[str, str]) -> None:
         text = os.fspath(target)
+        self._moved = {_uri(old): _uri(new) for old, new in moved_inputs.items()}
         self.blobs: BlobStore = open_blobs(text)
         root = getattr(self.blobs, "root", None)
         self._root: Path | None = Path(root) if root is not None else None
         self._uri = text.rstrip("/") if self._root is None else f"file:{self._root}"
+        self._quoted = json.dumps(self._uri, ensure_ascii=False).removesuffix('"').encode()
         self.written: set[str] = set()
         self.rewritten: list[str] = []
         self.bytes = 0
@@ -193,12 +203,27 @@ class _Place:
             self.bytes += len(data)
 
     def _rewrite(self, path: str, data: bytes) -> bytes:
-        if "/_metadata/v2/" not in path:
-            return data
-        changed = _SCHEMA_PATH.sub(lambda match: b'"' + self._uri.encode() + match[1], data)
+        changed = data
+        if "/_metadata/v2/" in path:
+            changed = _SCHEMA_PATH.sub(lambda match: self._quoted + match[1], data)
+        elif self._moved and path.startswith("sources/"):
+            changed = b"\n".join(self._moved_line(line) for line in data.split(b"\n"))
         if changed != data:
             self.rewritten.append(path)
         return changed
+
+    def _moved_line(self, line: bytes) -> bytes:
+        """One entry of a file source's log, under its new name; anything else as it is."""
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            return line
+        path = entry.get("path") if isinstance(entry, dict) else None
+        for old, new in self._moved.items():
+            if isinstance(path, str) and path.startswith(old + "/"):
+                moved = {**entry, "path": new + path[len(old) :]}
+                return json.dumps(moved, separators=(",", ":"), ensure_ascii=False).encode()
+        return line
 
     def _write(self, path: str, data: bytes) -> None:
         if self._root is None:
@@ -211,3 +236,10 @@ class _Place:
         descriptor = os.open(full, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
+
+
+def _uri(location: str) -> str:
+    """As Spark writes it in its logs: percent-encoded, with three slashes for a local file."""
+    if "://" in location:
+        return location.rstrip("/")
+    return Path(os.path.abspath(location)).as_uri()
