@@ -25,7 +25,13 @@ if TYPE_CHECKING:
     from holdfast.errors import StoreUnavailableError as StoreUnavailableError
     from holdfast.ids import CheckpointId as CheckpointId
     from holdfast.layout import CheckpointPaths as CheckpointPaths
+    from holdfast.manifest.v1 import CheckpointManifest as CheckpointManifest
     from holdfast.manifest.v2 import CheckpointManifestV2 as CheckpointManifestV2
+    from holdfast.store.base import CheckpointStore as CheckpointStore
+    from holdfast.store.numbered import FileSystemCheckpointStore as FileSystemCheckpointStore
+    from holdfast.store.numbered import MemoryCheckpointStore as MemoryCheckpointStore
+    from holdfast.store.numbered import ObjectStoreCheckpointStore as ObjectStoreCheckpointStore
+    from holdfast.store.partitioned import PartitionedCheckpointStore as PartitionedCheckpointStore
 
     __version__: str
 
@@ -33,17 +39,23 @@ _HOMES = {
     "BlobStore": "blobs.base",
     "CheckpointBatcher": "batch",
     "CheckpointId": "ids",
+    "CheckpointManifest": "manifest.v1",
     "CheckpointManifestV2": "manifest.v2",
     "CheckpointPaths": "layout",
+    "CheckpointStore": "store.base",
     "ConflictError": "errors",
     "CorruptError": "errors",
     "FileBlobs": "blobs.files",
+    "FileSystemCheckpointStore": "store.numbered",
     "HoldfastError": "errors",
     "InvalidInputError": "errors",
     "MemoryBlobs": "blobs.memory",
+    "MemoryCheckpointStore": "store.numbered",
     "MissingExtraError": "errors",
     "NotFoundError": "errors",
+    "ObjectStoreCheckpointStore": "store.numbered",
     "OutcomeUnknownError": "errors",
+    "PartitionedCheckpointStore": "store.partitioned",
     "StoreUnavailableError": "errors",
     "open_blobs": "blobs.opening",
 }
