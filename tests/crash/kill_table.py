@@ -43,7 +43,7 @@ HERE = Path(__file__).resolve().parent
 FILES = 3
 LIFE_SECONDS = 300
 SEED = 11
-STORY = 58
+STORY = 76
 
 Steps = list[dict[str, Any]]
 
