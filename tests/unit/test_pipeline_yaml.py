@@ -67,6 +67,33 @@ def test_relative_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     assert spec.sinks["db"].database.url == f"sqlite:///{tmp_path}/out.db"
 
 
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("duckdb:///out.duckdb", "duckdb:///{place}/out.duckdb"),
+        ("duckdb:////data/out.duckdb", "duckdb:////data/out.duckdb"),
+        ("postgresql://me@db/lake", "postgresql://me@db/lake"),
+    ],
+)
+def test_a_database_file_is_relative_to_the_yaml_and_a_server_is_not(
+    tmp_path: Path, written: str, read: str
+) -> None:
+    spec = load(tmp_path, f'{MINIMAL}  db: {{from: per_minute, database: {{url: "{written}", table: t}}}}\n')
+
+    assert spec.sinks["db"].database is not None
+    assert spec.sinks["db"].database.url == read.format(place=tmp_path)
+
+
+@pytest.mark.parametrize("format", ["parquet", "json", "csv", "orc"])
+def test_files_come_in_every_format_that_the_sink_writes(tmp_path: Path, format: str) -> None:
+    spec = load(
+        tmp_path, MINIMAL.replace("files: {path: ./out}", f"files: {{path: ./out, format: {format}}}")
+    )
+
+    assert spec.sinks["lake"].files is not None
+    assert spec.sinks["lake"].files.format == format
+
+
 def test_urls_and_absolute_paths_stay_as_they_are(tmp_path: Path) -> None:
     text = MINIMAL.replace("./checkpoints", "s3://lake/holdfast/").replace("./in", "/data/in/*.json")
 
@@ -167,9 +194,11 @@ def test_a_wrong_setting_says_what_is_allowed(tmp_path: Path, line: str, message
         ("{url: out.db, table: t}", "sinks.db.database.url: not a database URL"),
         ('{url: "sqlite://out.db", table: t}', "sinks.db.database.url: a sqlite URL has three slashes"),
         ('{url: "sqlite:///:memory:", table: t}', "sinks.db.database.url: names no file"),
+        ('{url: "duckdb:out.db", table: t}', "sinks.db.database.url: not a database URL"),
+        ('{url: "duckdb://out.db", table: t}', "sinks.db.database.url: a duckdb URL has three slashes"),
         (
-            '{url: "postgresql://u:hunter2@h/d", table: t}',
-            "other than sqlite:///file.db is not supported yet",
+            '{url: "mysql://u:hunter2@h/d", table: t}',
+            "a database other than sqlite:///, duckdb:///, postgresql://, postgres:// is not supported yet",
         ),
         ('{url: "sqlite:///out.db"}', "sinks.db.database.table: missing"),
     ],

@@ -28,6 +28,8 @@ OnChange: TypeAlias = Literal["fail", "warn", "reset"]
 FILE_FORMATS = frozenset({"json", "csv", "parquet", "orc", "text", "xml", "avro", "binaryfile"})
 SCHEMA_FIRST = frozenset({"json", "csv", "parquet", "orc", "xml"})
 TABLE_FORMATS = ("csv", "json", "parquet", "orc", "text")
+#: How the URLs of databases begin that a sink can write to.
+DATABASES = ("sqlite:///", "duckdb:///", "postgresql://", "postgres://")
 SINK_FORMATS = ("parquet", "json", "csv", "orc")
 
 # Names become directory names, sink keys and temporary views: plain ones are safe in all three.
@@ -356,13 +358,11 @@ def check_built(spec: PipelineSpec) -> None:
     if spec.on_change == "reset":
         raise not_supported_yet(("on_change",), repr(spec.on_change))
     for sink in spec.sinks.values():
-        if sink.files is not None and sink.files.format != "parquet":
-            raise not_supported_yet(("sinks", sink.name, "files", "format"), repr(sink.files.format))
         if sink.files is not None and is_url(sink.files.path):
             raise not_supported_yet(("sinks", sink.name, "files", "path"), "a URL (a local path is)")
-        if sink.database is not None and not sink.database.url.startswith("sqlite:///"):
+        if sink.database is not None and not sink.database.url.startswith(DATABASES):
             raise not_supported_yet(
-                ("sinks", sink.name, "database", "url"), "a database other than sqlite:///file.db"
+                ("sinks", sink.name, "database", "url"), f"a database other than {', '.join(DATABASES)}"
             )
 
 

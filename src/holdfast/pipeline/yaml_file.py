@@ -210,17 +210,16 @@ def _database(node: Node, base_dir: Path) -> DatabaseSpec:
 
 def _database_url(node: Node, base_dir: Path) -> str:
     url = node.text()
-    prefix = "sqlite:///"
+    scheme = url.partition(":")[0]
+    prefix = f"{scheme}:///"
     if "://" not in url:
         raise node.error(
             "not a database URL; such as sqlite:///out.db (three slashes: relative to this file)"
         )
-    if not url.startswith(prefix):
-        if url.startswith("sqlite:"):
-            raise node.error(
-                "a sqlite URL has three slashes and a relative path, or four and an absolute one"
-            )
+    if scheme not in ("sqlite", "duckdb"):
         return url
+    if not url.startswith(prefix):
+        raise node.error(f"a {scheme} URL has three slashes and a relative path, or four and an absolute one")
     file = url.removeprefix(prefix)
     if file in ("", ":memory:"):
         raise node.error("names no file; what a database in memory holds is gone after a crash")

@@ -14,6 +14,7 @@ from holdfast.testing.faulty import FaultyBlobs, When
 if TYPE_CHECKING:
     from holdfast.testing.blob_suite import BlobSuite
     from holdfast.testing.positions import PersistentPositionSuite, PositionSuite, SharedPositionSuite
+    from holdfast.testing.sinks import SinkSuite
     from holdfast.testing.stores import LedgerStoreSuite, NumberedStoreSuite, StoreSuite
 
 _SUITES = {
@@ -23,6 +24,7 @@ _SUITES = {
     "PersistentPositionSuite": "positions",
     "PositionSuite": "positions",
     "SharedPositionSuite": "positions",
+    "SinkSuite": "sinks",
     "StoreSuite": "stores",
 }
 
@@ -40,6 +42,7 @@ __all__ = [
     "PersistentPositionSuite",
     "PositionSuite",
     "SharedPositionSuite",
+    "SinkSuite",
     "StoreSuite",
     "When",
 ]
