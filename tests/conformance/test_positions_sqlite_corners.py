@@ -302,6 +302,41 @@ def test_a_commit_that_ends_in_an_io_error_never_claims_failure(
     committed(store, ("s", 1))
 
 
+def test_a_clear_that_dies_between_two_statements_changes_nothing(
+    store: SQLSourceCheckpointStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    committed(store, ("s", 5, b"p"), ("t", 6))
+    store.write_config_hash(7)
+    store.write_result_sequence("q", 8)
+    store.write_marker(Marker.BOOTSTRAPPED)
+    real = sql_drivers.SqliteDriver.execute_many
+    left = 0
+
+    def dying(driver: Any, *args: Any) -> int:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise sqlite3.OperationalError("the disk is gone")
+        return real(driver, *args)
+
+    for survived in range(3):
+        left = survived
+        monkeypatch.setattr(sql_drivers.SqliteDriver, "execute_many", dying)
+        with pytest.raises(StoreUnavailableError):
+            store.clear_checkpoints()
+        monkeypatch.setattr(sql_drivers.SqliteDriver, "execute_many", real)
+
+        with open_positions(tmp_path, "q") as again:
+            assert again.read_all_checkpoints() == {
+                "s": SourceCheckpoint(5, b"p"),
+                "t": SourceCheckpoint(6, None),
+            }
+            assert (again.read_config_hash(), again.read_result_sequence("q")) == (7, 8)
+            assert (again.read_markers(), again.read_generation()) == ({Marker.BOOTSTRAPPED}, 0)
+    store.clear_checkpoints()
+    assert store.read_generation() == 1
+
+
 def test_every_commit_is_fsynced_and_sync_false_asks_for_none(tmp_path: Path) -> None:
     levels = {}
     for sync in (True, False):
