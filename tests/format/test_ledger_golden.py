@@ -111,3 +111,22 @@ def test_the_format_is_what_the_documentation_says() -> None:
         assert list(document)[:6] == ["n", "kind", "generation", "writer", "at_ms", "prev"]
         assert (document["n"], document["prev"]) == (n, prev)
         prev = hashlib.sha256(data).hexdigest()
+
+
+def test_a_trimmed_ledger_means_what_it_meant_before(history) -> None:
+    trimmed = Ledger(FileBlobs(GOLDEN.with_name("version-1-trimmed"))).read()
+
+    assert (trimmed.boundary.n, trimmed.boundary.epoch) == (13, 2)
+    assert list(trimmed.records) == [*sorted(trimmed.boundary.kept), 14]
+    assert trimmed.timeline == history.timeline
+    assert (trimmed.generation, trimmed.writer, trimmed.highest_epoch) == (6, "b2" * 16, 3)
+    assert trimmed.holds(now_ms=1_763_510_500_000) == history.holds(now_ms=1_763_510_500_000)
+    assert not trimmed.problems
+
+
+def test_a_boundary_is_what_the_documentation_says() -> None:
+    data = (GOLDEN.with_name("version-1-trimmed") / "ledger/boundary-000000000013.json").read_bytes()
+    document = json.loads(data)
+
+    assert data[-77:] == b',"sha256":"%s"}' % hashlib.sha256(data[:-77] + b"}").hexdigest().encode()
+    assert list(document) == ["n", "epoch", "kept", "sha256"]
