@@ -50,8 +50,14 @@ def test_a_pipeline_runs_tells_its_epochs_and_refuses_to_go_on_as_another(
     ran = holdfast("run", pipeline, "--json")
 
     assert ran.returncode == 0, ran.stderr
+    # Of Spark's start only what the JVM itself says, which nobody can silence.
+    assert ran.stderr.splitlines() in ([], ["WARNING: Using incubator modules: jdk.incubator.vector"])
     events = [json.loads(line) for line in ran.stdout.splitlines()]
-    assert [(one["epoch"], one["batch"]) for one in events if one["event"] == "epoch"] == [(1, 0), (2, 1)]
+    epochs = [one for one in events if one["event"] == "epoch"]
+    assert [(one["epoch"], one["batch"], one["flow"]) for one in epochs] == [
+        (1, 0, "orders/total"),
+        (2, 1, "orders/total"),
+    ]
     assert {"prepare", "capture", "publish", "commit"} <= set(events[-2]["milliseconds"])
     assert events[-1]["event"] == "stop"
     with closing(sqlite3.connect(pipeline.parent / "out.db")) as database:

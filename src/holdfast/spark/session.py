@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.errors import InvalidInputError, MissingExtraError
@@ -22,13 +23,15 @@ STATE_SETTINGS: Mapping[str, str] = {
     "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
 }
 
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+
 #: What a session that we make ourselves starts with; a pipeline's own ``spark:`` settings win.
 SESSION_SETTINGS: Mapping[str, str] = {
     "spark.master": "local[*]",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     # A stop during a Python callback runs a regex over the error text; on the default stack it overflows.
-    "spark.driver.extraJavaOptions": "-Xss8m",
+    JAVA_OPTIONS: "-Xss8m",
     "spark.sql.session.timeZone": "UTC",
 }
 
@@ -48,19 +51,36 @@ def session_for(app: str, settings: Mapping[str, str], session: SparkSession | N
         find_java().export(os.environ)
         # Workers must run this very interpreter, not whatever `python3` is on their PATH.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        wanted = {**SESSION_SETTINGS, **STATE_SETTINGS, **settings}
+        wanted = quieted({**SESSION_SETTINGS, **STATE_SETTINGS, **settings}, os.environ)
         if wanted["spark.master"].startswith("local"):
             # Nobody outside needs to reach this driver, and many a machine cannot resolve its own name.
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         builder = SparkSession.builder.appName(app)
         for name, value in wanted.items():
             builder = builder.config(name, value)
-        session = builder.getOrCreate()
-        session.sparkContext.setLogLevel("ERROR")
-        return session
+        return builder.getOrCreate()
     for name, value in {**STATE_SETTINGS, **settings}.items():
         _set(session, name, value)
     return session
+
+
+def quieted(settings: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
+    """``settings`` of a session that logs errors alone, unless somebody has said how Spark is to log.
+
+    Setting the level of a session that runs comes too late: by then its start has been told.
+    """
+    options = settings.get(JAVA_OPTIONS, "")
+    told = (
+        options,
+        *(environ.get(name, "") for name in ("SPARK_SUBMIT_OPTS", "JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS")),
+    )
+    homes = (environ.get("SPARK_CONF_DIR"), environ.get("SPARK_HOME") and f"{environ['SPARK_HOME']}/conf")
+    if any("log4j" in one for one in told) or any(
+        home and (Path(home) / "log4j2.properties").exists() for home in homes
+    ):
+        return dict(settings)
+    ours = Path(__file__).with_name("log4j2.properties").as_uri()
+    return {**settings, JAVA_OPTIONS: f"{options} -Dlog4j2.configurationFile={ours}".strip()}
 
 
 def _set(session: SparkSession, name: str, value: str) -> None:
