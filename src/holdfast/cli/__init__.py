@@ -24,6 +24,10 @@ COMMANDS = {
     "restore": ("restore", "Write a checkpoint out as a Spark checkpoint directory."),
     "offsets": ("offsets", "Show the source positions that a query has stored."),
     "capture": ("capture", "Take a checkpoint of a Spark checkpoint directory."),
+    "tag": ("marking", "Give a checkpoint a name, or take it off."),
+    "hold": ("marking", "Keep a checkpoint, whatever the rules of prune say, or end that."),
+    "prune": ("deleting", "Delete old checkpoints, keeping those that a rule or a need names."),
+    "gc": ("deleting", "Delete what no checkpoint and no record names: leftovers of attempts that died."),
 }
 
 

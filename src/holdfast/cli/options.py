@@ -31,3 +31,16 @@ def json_option(command: F) -> F:
         show_envvar=True,
         help="Print JSON: a stable contract for programs.",
     )(command)
+
+
+def span(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    """A callback for options that take a span of time, such as ``7 days``: in seconds."""
+    from holdfast.errors import InvalidInputError
+    from holdfast.pipeline.durations import parse_duration_ms
+
+    if value is None:
+        return None
+    try:
+        return parse_duration_ms(value) / 1000
+    except InvalidInputError as error:
+        raise click.BadParameter(str(error), ctx, param) from error
