@@ -508,6 +508,29 @@ def test_an_inner_session_joins_and_another_connection_does_not(
     assert store.read_checkpoint("s") == SourceCheckpoint(1, None)
 
 
+def test_a_connection_that_makes_dicts_of_rows_is_as_good(
+    store: SQLSourceCheckpointStore, mine: sqlite3.Connection, path: Path
+) -> None:
+    def connect() -> sqlite3.Connection:
+        connection = sqlite3.connect(path)
+        connection.row_factory = lambda cursor, row: {"the": "row"}
+        return connection
+
+    connection = connect()
+    with SQLSourceCheckpointStore(connect, "q") as dicts:
+        with dicts.session(connection) as session:
+            connection.execute("INSERT INTO mine VALUES (1)")
+            dicts.stage_checkpoint("s", 1, b"p")
+            session.commit()
+        with dicts.session(connection) as session:
+            dicts.stage_checkpoint("s", 2)
+            committed(store, ("s", 9))
+            with pytest.raises(SequenceRegressionError):
+                session.commit()
+        assert dicts.read_all_checkpoints() == {"s": SourceCheckpoint(9, b"p")}
+    connection.close()
+
+
 def test_a_rival_that_went_past_takes_the_callers_rows_back(
     store: SQLSourceCheckpointStore, mine: sqlite3.Connection, path: Path, tmp_path: Path
 ) -> None:

@@ -363,6 +363,27 @@ def test_the_callers_rows_and_the_positions_land_together(
     assert mine.info.transaction_status.name == "IDLE"
 
 
+def test_a_connection_that_makes_dicts_of_rows_is_as_good(database: str, bare: Connection[Any]) -> None:
+    def connect() -> Any:
+        return psycopg.connect(
+            database, row_factory=psycopg.rows.dict_row, cursor_factory=psycopg.ClientCursor
+        )
+
+    with SQLSourceCheckpointStore(connect, "q") as store, connect() as mine:
+        with store.session(mine) as session:
+            store.stage_checkpoint("s", 1, b"p")
+            store.stage_checkpoint("t", 1)
+            session.commit()
+        with store.session(mine) as session:
+            store.stage_checkpoint("s", 2)
+            committed_by_a_rival = "UPDATE holdfast_positions SET sequence = '\\x0000000000000009'"
+            bare.execute(committed_by_a_rival)
+            with pytest.raises(SequenceRegressionError):
+                session.commit()
+
+        assert store.read_checkpoint("s") == SourceCheckpoint(9, b"p")
+
+
 def test_a_rival_that_went_past_takes_the_callers_rows_back(
     store: SQLSourceCheckpointStore, mine: Connection[Any], bare: Connection[Any], database: str
 ) -> None:

@@ -155,6 +155,18 @@ def test_a_newer_schema_is_refused(server: Server, bare: Any, query: str) -> Non
         open_positions(server.url, query)
 
 
+def test_a_stray_position_never_becomes_somebodys(
+    store: SourceCheckpointStore, bare: Any, query: str
+) -> None:
+    bare.set(f"ss:{{{query}}}:pos:s", b"stray")
+    assert store.read_checkpoint("s") is None
+
+    committed(store, ("s", 1))
+
+    assert store.read_checkpoint("s") == SourceCheckpoint(1, None)
+    assert store.read_all_checkpoints() == {"s": SourceCheckpoint(1, None)}
+
+
 BAD_NUMBERS = [
     b"",
     b"-1",

@@ -152,6 +152,7 @@ class SqliteDriver(Driver):
 
     def _set_up(self, connection: sqlite3.Connection) -> None:
         connection.isolation_level = None
+        connection.row_factory = None
         connection.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_SECONDS * 1000)}")
         _prefer_wal(connection)
         # FULL fsyncs the log at each commit. NORMAL may lose the last ones to a power cut, never half of one.
@@ -185,7 +186,9 @@ class SqliteDriver(Driver):
         connection.rollback()
 
     def rows(self, connection: sqlite3.Connection, statement: str, values: Sequence[Any]) -> list[Row]:
-        return connection.execute(statement, values).fetchall()
+        cursor = connection.cursor()
+        cursor.row_factory = None  # a caller's connection may be set to make dicts of rows
+        return cursor.execute(statement, values).fetchall()
 
     def execute_many(self, connection: sqlite3.Connection, statement: str, rows: Sequence[Row]) -> int:
         if len(rows) == 1:
@@ -234,7 +237,7 @@ class PsycopgDriver(Driver):
         if connection.info.transaction_status.name != "IDLE":
             connection.rollback()
         connection.autocommit = True
-        (level,) = connection.execute("SHOW synchronous_commit").fetchone()
+        (level,) = self._cursor(connection).execute("SHOW synchronous_commit").fetchone()
         if self.sync and level == "off":
             connection.execute("SET synchronous_commit = on")
         elif not self.sync and level != "off":
@@ -242,12 +245,18 @@ class PsycopgDriver(Driver):
 
     def begin(self, connection: Any) -> Any:
         # Two statements, one round trip.
-        cursor = connection.execute(f"BEGIN; {_TOKEN}")
+        cursor = self._cursor(connection).execute(f"BEGIN; {_TOKEN}")
         cursor.nextset()
         return cursor.fetchone()
 
     def token(self, connection: Any) -> Any:
-        return connection.execute(_TOKEN).fetchone()
+        return self._cursor(connection).execute(_TOKEN).fetchone()
+
+    def _cursor(self, connection: Any) -> Any:
+        # A cursor of our own kind: a caller's connection may be set to make dicts of rows.
+        import psycopg
+
+        return psycopg.Cursor(connection, row_factory=psycopg.rows.tuple_row)
 
     def commit(self, connection: Any) -> None:
         import psycopg
@@ -287,15 +296,17 @@ class PsycopgDriver(Driver):
         return _fate(self, token)
 
     def rows(self, connection: Any, statement: str, values: Sequence[Any]) -> list[Row]:
-        rows: list[Row] = connection.execute(statement.replace("?", "%s"), values, binary=True).fetchall()
+        cursor = self._cursor(connection).execute(statement.replace("?", "%s"), values, binary=True)
+        rows: list[Row] = cursor.fetchall()
         return rows
 
     def execute_many(self, connection: Any, statement: str, rows: Sequence[Row]) -> int:
         statement = statement.replace("?", "%s")
-        if len(rows) == 1:
-            return int(connection.execute(statement, rows[0]).rowcount)
-        with connection.cursor() as cursor:
-            cursor.executemany(statement, rows)
+        with self._cursor(connection) as cursor:
+            if len(rows) == 1:
+                cursor.execute(statement, rows[0])
+            else:
+                cursor.executemany(statement, rows)
             return int(cursor.rowcount)
 
     def insert_many(self, connection: Any, insert: str, on_conflict: str, rows: Sequence[Row]) -> int:
@@ -462,6 +473,7 @@ def driver_for_function(connect: Connect, dialect: str | None, *, sync: bool) ->
     kind = type(connection).__module__.partition(".")[0]
     try:
         if isinstance(connection, sqlite3.Connection):
+            connection.row_factory = None
             if not connection.execute("PRAGMA database_list").fetchone()[2]:
                 raise InvalidInputError("a SQLite database in memory cannot keep positions")
             found: Driver = SqliteDriver(connect, "the SQLite database", sync=sync, shareable=False)
