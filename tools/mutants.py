@@ -114,6 +114,22 @@ MUTANTS = [
         "tests/unit/test_files_oddities.py::test_a_root_that_vanished_is_an_unavailable_store_and_not_an_empty_one",
     ),
     Mutant(
+        "spelling not looked at",
+        "blobs/files.py",
+        "        if self._folds_case():\n",
+        "        if False:\n",
+        "tests/unit/test_files_folding.py"
+        "::test_a_key_that_differs_only_by_case_is_a_conflict_in_every_call_and_harms_nothing",
+    ),
+    Mutant(
+        "a race decided by looking first",
+        "blobs/files.py",
+        "os.link(temporary, path)",
+        "os.path.exists(path) and os.link(temporary, path);"
+        " os.rename(temporary, path); open(temporary, 'w').close()",
+        "tests/crash/test_blobs_processes.py::test_of_32_processes_exactly_one_creates_each_file",
+    ),
+    Mutant(
         "listing unsorted",
         "blobs/walking.py",
         "return nsmallest(_NAMES_AT_ONCE, _wanted(entries, directory, prefix, start_after, last))",

@@ -34,6 +34,7 @@ from holdfast.blobs.base import (
     is_key,
 )
 from holdfast.blobs.disk_errors import translated
+from holdfast.blobs.folding import check_spelling, folds_case
 from holdfast.blobs.walking import walk_keys, walk_leftovers
 from holdfast.errors import (
     HoldfastError,
@@ -61,6 +62,8 @@ class FileBlobs(BlobStore):
         # Absolute from here on: a later chdir moves no store.
         self._root = os.path.abspath(path)
         self._root_seen = False
+        # Asked once, as soon as there is a root to ask about.
+        self._folding: bool | None = None
         # Directories known to be reachable after a crash. With their inode: one made again is another one.
         self._synced: dict[str, tuple[int, int]] = {}
 
@@ -167,7 +170,17 @@ class FileBlobs(BlobStore):
 
     def _path(self, key: str) -> str:
         check_key(key)
+        if self._folds_case():
+            try:
+                check_spelling(self._root, key)
+            except OSError as error:
+                raise self._translated(error, "looking at", key) from error
         return f"{self._root}/{key}"
+
+    def _folds_case(self) -> bool:
+        if self._folding is None and os.path.isdir(self._root):
+            self._folding = folds_case(self._root)
+        return bool(self._folding)
 
     @contextmanager
     def _reading(self, key: str) -> Iterator[int]:
