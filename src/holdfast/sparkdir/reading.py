@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.blobs.base import BlobInfo, BlobStore
+from holdfast.blobs.files import FileBlobs
 from holdfast.blobs.opening import open_blobs
 from holdfast.errors import (
     CorruptError,
@@ -92,7 +93,7 @@ class SparkCheckpoint:
 
     def __init__(self, location: BlobStore | str | os.PathLike[str]) -> None:
         self.blobs = location if isinstance(location, BlobStore) else open_blobs(os.fspath(location))
-        self._root = _local_root(location)
+        self._root = _local_root(self.blobs)
 
     # --- batches
 
@@ -188,14 +189,8 @@ class SparkCheckpoint:
             )
 
 
-def _local_root(location: BlobStore | str | os.PathLike[str]) -> Path | None:
-    root = getattr(location, "root", None) if isinstance(location, BlobStore) else location
-    if root is None:
-        return None
-    text = os.fspath(root)
-    if text.startswith("file://"):
-        text = text.removeprefix("file://")
-    return None if "://" in text else Path(os.path.realpath(text))
+def _local_root(blobs: BlobStore) -> Path | None:
+    return Path(os.path.realpath(blobs.root)) if isinstance(blobs, FileBlobs) else None
 
 
 def is_hidden(path: str) -> bool:
