@@ -304,6 +304,18 @@ def test_what_a_chain_holds_under_a_unique_name_is_not_asked_for_again() -> None
     assert [f.path for f in plan.files if f.partition is not None] == ["state/0/0/3_c3.changelog"]
 
 
+def test_a_plan_does_not_hold_large_state_in_memory() -> None:
+    directory = format_2()
+    head = directory.blobs.get("state/0/0/3_c3.changelog").removesuffix(END)
+    rows = struct.pack("<8sBiiI", b"LZ4Block", 0x15, 1 << 19, 1 << 19, 0) + bytes(1 << 19)
+    directory.put("state/0/0/3_c3.changelog", head + rows + END)
+
+    plan = plan_batch(directory.checkpoint, 2)
+
+    assert "state/0/0/3_c3.changelog" in {f.path for f in plan.files}
+    assert "state/0/0/3_c3.changelog" not in plan.contents
+
+
 def test_what_a_chain_lacks_of_the_lineage_is_asked_for() -> None:
     directory = format_2()
 

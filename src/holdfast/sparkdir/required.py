@@ -31,6 +31,8 @@ from holdfast.sparkdir.statefiles import StateVersion, read_changelog_header, sn
 
 _CONF = "spark.sql.streaming.stateStore."
 CODEC = f"{_CONF}compression.codec"
+# Of the changelogs read for their lineage, what is kept in memory until they are captured.
+_KEPT_BYTES = 1 << 18
 _HDFS, _ROCKSDB = "HDFSBackedStateStoreProvider", "RocksDBStateStoreProvider"
 _NUMBERED = re.compile(r"([0-9]+)\.(delta|snapshot|changelog|zip)")
 
@@ -231,6 +233,9 @@ class _Planner:
         if data is None:
             self._snapshot(self._zip(directory, top), directory, op, partition, unique=True)
             return
+        if len(data) > _KEPT_BYTES:
+            # Its name makes it unique: it will be the same when it is read again, partition by partition.
+            del self._contents[self._changelog(directory, top)]
         codec = offsets.conf.get(CODEC, "lz4")
         self._lineage(directory, op, partition, (*self._ancestors(directory, top, data, codec), top))
 
