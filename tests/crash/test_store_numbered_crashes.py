@@ -1,4 +1,4 @@
-"""The process dies at every write of a numbered store, before and after it took effect. Then somebody looks."""
+"""The process dies at every write of a numbered store, before and after it takes effect. Somebody looks."""
 
 from __future__ import annotations
 
