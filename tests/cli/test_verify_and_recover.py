@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import pytest
 from click.testing import Result
 
 #: What the fixture ``flow`` gives: see conftest.py.
@@ -68,6 +69,97 @@ class TestVerify:
         flow.damage("batch-*.lz4", first)
 
         assert ask("verify", "latest", "--store", flow.root).exit_code == 20
+
+
+class TestVerifyASubset:
+    @pytest.fixture(autouse=True)
+    def state(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+        return tmp_path / "state"
+
+    def test_as_many_runs_as_there_are_parts_read_every_object_once(
+        self, flow: Flow, document: Document
+    ) -> None:
+        damaged = {flow.damage("batch-*.lz4", flow.decide(epoch)) for epoch in range(1, 6)}
+
+        runs = [document("verify", "--read-data-subset", "25%", "--store", flow.root) for _ in range(4)]
+
+        found = [problem["key"] for run in runs for problem in run["problems"]]
+        assert sorted(found) == sorted(damaged)
+        assert [(run["part"], run["parts"]) for run in runs] == [(1, 4), (2, 4), (3, 4), (4, 4)]
+        assert document("verify", "--read-data-subset", "25%", "--store", flow.root)["part"] == 1
+
+    def test_an_object_stays_in_its_part_when_others_come(self, flow: Flow, document: Document) -> None:
+        key = flow.damage("batch-*.lz4", flow.decide(1))
+
+        def parts_with_it() -> list[int]:
+            told = [
+                document("verify", "--read-data-subset", f"{n}/4", "--store", flow.root) for n in range(1, 5)
+            ]
+            return [one["part"] for one in told if key in [problem["key"] for problem in one["problems"]]]
+
+        before = parts_with_it()
+        flow.decide(2)
+
+        assert len(before) == 1
+        assert parts_with_it() == before
+
+    def test_a_part_by_its_number_is_told_and_keeps_no_count(self, flow: Flow, ask: Ask, state: Path) -> None:
+        flow.decide(1)
+
+        result = ask("verify", "--read-data-subset", "3/20", "--store", flow.root)
+
+        assert result.exit_code == 0
+        assert "part 3 of 20 read to the last byte" in result.stdout
+        assert not state.exists()
+
+    def test_two_stores_and_two_shares_count_each_for_themselves(
+        self, flow_at: Callable[..., Flow], tmp_path: Path, document: Document
+    ) -> None:
+        for name in ("one", "other"):
+            flow_at(tmp_path / name).decide(1)
+
+        parts = [
+            document("verify", "--read-data-subset", share, "--store", tmp_path / name)["part"]
+            for name, share in [("one", "5%"), ("one", "5%"), ("other", "5%"), ("one", "50%"), ("one", "5%")]
+        ]
+
+        assert parts == [1, 2, 1, 1, 3]
+
+    def test_a_run_that_fails_reads_its_part_again(self, flow: Flow, ask: Ask, document: Document) -> None:
+        flow.decide(1)
+        document("verify", "--read-data-subset", "5%", "--store", flow.root)
+        (flow.root / "round").symlink_to(flow.root / "round")
+
+        failed = ask("verify", "--read-data-subset", "5%", "--store", flow.root)
+        (flow.root / "round").unlink()
+
+        assert failed.exit_code == 1
+        assert document("verify", "--read-data-subset", "5%", "--store", flow.root)["part"] == 2
+
+    def test_where_no_count_can_be_kept_the_part_has_to_be_named(
+        self, flow: Flow, ask: Ask, state: Path
+    ) -> None:
+        flow.decide(1)
+        state.write_text("a file where the directory should be")
+
+        result = ask("verify", "--read-data-subset", "5%", "--store", flow.root)
+
+        assert result.exit_code == 2
+        assert "--read-data-subset 1/20" in result.stderr
+
+    @pytest.mark.parametrize("share", ["0%", "101%", "5", "0/20", "21/20", "x%", "-5%"])
+    def test_a_share_that_is_none_is_a_wrong_call(self, flow: Flow, ask: Ask, share: str) -> None:
+        result = ask("verify", f"--read-data-subset={share}", "--store", flow.root)
+
+        assert result.exit_code == 2
+        assert '"5%", or a part such as "3/20"' in result.stderr
+
+    def test_it_is_no_company_for_all_or_for_one(self, flow: Flow, ask: Ask) -> None:
+        flow.decide(1)
+
+        for more in ("--read-data", "latest"):
+            assert ask("verify", more, "--read-data-subset", "5%", "--store", flow.root).exit_code == 2
 
 
 class TestRecover:

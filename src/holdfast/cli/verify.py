@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,6 +10,7 @@ import click
 from holdfast.cli.exit_codes import ExitCode
 from holdfast.cli.options import json_option, store_option
 from holdfast.cli.output import Output
+from holdfast.cli.subsets import Subset, subset, taken
 
 if TYPE_CHECKING:
     from holdfast.store import PartitionedCheckpointStore
@@ -19,42 +21,76 @@ if TYPE_CHECKING:
 @click.argument("checkpoints", metavar="[ID]...", nargs=-1)
 @store_option
 @click.option("--read-data", is_flag=True, help="Also read and hash every byte, not only names and sizes.")
+@click.option(
+    "--read-data-subset",
+    "chosen",
+    callback=subset,
+    metavar="SHARE",
+    help='Read so much, such as "5%": the next run reads the next part. Or a part itself: "3/20".',
+)
 @json_option
-def verify_command(checkpoints: tuple[str, ...], store_url: str, read_data: bool, as_json: bool) -> int:
+def verify_command(
+    checkpoints: tuple[str, ...], store_url: str, read_data: bool, chosen: Subset | None, as_json: bool
+) -> int:
     """Check every record, manifest and object of a store.
 
     Without an ID: every ledger record, every manifest, and that each object one of them names is there
     with its size; --read-data also reads and hashes every byte. With IDs, those checkpoints are read to
     their last byte, the chains they stand on included. Exits 20 if anything is corrupt or missing.
 
+    --read-data-subset 5% reads a twentieth of the objects, and twenty runs have read each of them once.
+    Which part is next is kept in $XDG_STATE_HOME (~/.local/state) on this machine, never in the store.
+
     \b
     Examples:
       holdfast verify --store ./checkpoints/orders/per_minute --read-data
+      holdfast verify --store ./checkpoints/orders/per_minute --read-data-subset 5%
       holdfast verify latest epoch:41 --store ./checkpoints/orders/per_minute
     """
     from holdfast.cli.opening import open_existing
 
+    if chosen is not None and (read_data or checkpoints):
+        raise click.UsageError("--read-data-subset reads a part of the store: not all of it, nor one ID")
     output = Output(as_json=as_json)
     store = open_existing(store_url)
     if checkpoints:
         return _verify_some(output, store, checkpoints)
-    return _verify_all(output, store, read_data=read_data)
+    with taken(chosen, store_url) if chosen is not None else nullcontext() as part:
+        parts = None if part is None or chosen is None else (part, chosen.parts)
+        return _verify_all(output, store, read_data=read_data, part=parts)
 
 
-def _verify_all(output: Output, store: PartitionedCheckpointStore, *, read_data: bool) -> int:
+def _verify_all(
+    output: Output, store: PartitionedCheckpointStore, *, read_data: bool, part: tuple[int, int] | None
+) -> int:
     from holdfast.cli.progress import telling
+    from holdfast.store.sampling import one_part
     from holdfast.store.verifying import verify_store
 
     with telling("verifying") as progress:
-        report = verify_store(store, read_data=read_data, progress=progress)
+        report = verify_store(
+            store,
+            read_data=read_data or part is not None,
+            only=None if part is None else one_part(*part),
+            progress=progress,
+        )
     problems = [_document(problem) for problem in report.problems]
     warnings = [_document(warning) for warning in report.warnings]
+    subset_read = {} if part is None else {"part": part[0], "parts": part[1]}
     output.document(
-        {"ok": report.ok, "examined": report.examined, "problems": problems, "warnings": warnings}
+        {
+            "ok": report.ok,
+            "examined": report.examined,
+            "problems": problems,
+            "warnings": warnings,
+            **subset_read,
+        }
     )
     for warning in warnings:
         output.warn(f"{warning['code']}: {warning['message']}", warning["hint"])
     how = "read to the last byte" if read_data else "names and sizes; --read-data reads every byte"
+    if part is not None:
+        how = f"names and sizes; part {part[0]} of {part[1]} read to the last byte"
     return _conclude(output, problems, f"{report.examined} objects ({how})")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from holdfast.errors import CorruptError, UnsupportedFormatError
@@ -37,15 +37,19 @@ def find_chain_faults(
 
 def find_object_faults(objects: ObjectReader, manifest: CheckpointManifestV2) -> list[ValidationIssue]:
     """Every byte that the manifest names, read and hashed."""
-    return [unreadable(fault) for fault in object_faults(objects, manifest, read_data=True)]
+    return [unreadable(fault) for fault in object_faults(objects, manifest, reads=lambda _: True)]
 
 
 def object_faults(
-    objects: ObjectReader, manifest: CheckpointManifestV2, *, read_data: bool
+    objects: ObjectReader, manifest: CheckpointManifestV2, *, reads: Callable[[str], bool]
 ) -> Iterator[CorruptError | UnsupportedFormatError]:
-    """What is wrong with the objects of one manifest. Without ``read_data`` only presence and sizes are
-    seen.
+    """What is wrong with the objects of one manifest. Of those whose key ``reads`` denies only presence and
+    sizes are seen.
     """
+
+    def is_read(name: str) -> bool:
+        return reads(objects.key(manifest.checkpoint_id, name))
+
     packs: dict[str, list[PartitionSnapshotEntry | LogArtifact]] = {}
     for part in artifacts_of(manifest):
         name, entry = split_packed(part.path)
@@ -54,7 +58,7 @@ def object_faults(
             continue
         whole = manifest.objects.get(name)
         if whole is None:
-            yield from _unlisted_faults(objects, manifest, part, read_data=read_data)
+            yield from _unlisted_faults(objects, manifest, part, read_data=is_read(name))
             continue
         reason = mismatch(whole.size_bytes, whole.sha256, part.size_bytes, part.sha256)
         if reason is not None:
@@ -62,12 +66,12 @@ def object_faults(
                 objects.key(manifest.checkpoint_id, part.path), f"the manifest contradicts itself: {reason}"
             )
     for name, expected in manifest.objects.items():
-        fault = objects.find_fault(manifest.checkpoint_id, name, expected, read_data=read_data)
+        fault = objects.find_fault(manifest.checkpoint_id, name, expected, read_data=is_read(name))
         if fault is not None:
             packs.pop(name, None)
             yield fault
-    if read_data:
-        for parts in packs.values():
+    for name, parts in packs.items():
+        if is_read(name):
             yield from _pack_faults(objects, manifest, parts)
 
 

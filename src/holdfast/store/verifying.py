@@ -39,7 +39,7 @@ class _Verifier:
     store: PartitionedCheckpointStore
     history: History
     objects: ObjectReader
-    read_data: bool
+    reads: Callable[[str], bool]
     progress: Callable[[str], None]
     examined: int = 0
     known: set[str] = field(default_factory=set)
@@ -51,20 +51,23 @@ def verify_store(
     store: PartitionedCheckpointStore | NumberedCheckpointStore,
     *,
     read_data: bool,
+    only: Callable[[str], bool] | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> VerifyReport:
     """Check the whole store. ``progress`` is told each object's key before it is looked at.
 
-    Raises only where the store does not answer. Without ``read_data`` objects are seen by name and size.
+    Raises only where the store does not answer. Without ``read_data`` objects are seen by name and size,
+    and with it so are those that ``only`` denies. Records and manifests are always read.
     """
+    reads = (only or _all) if read_data else _none
     if isinstance(store, NumberedCheckpointStore):
-        return verify_numbered(store, read_data=read_data, progress=progress or _ignore)
+        return verify_numbered(store, reads=reads, progress=progress or _ignore)
     # A ledger and a reader of its own: what somebody remembers of the bytes proves nothing about them.
     verifier = _Verifier(
         store,
         Ledger(store.blobs).read(),
         ObjectReader(store.blobs, store.paths),
-        read_data,
+        reads,
         progress or _ignore,
     )
     _verify_ledger(verifier)
@@ -144,7 +147,7 @@ def _verify_checkpoint(verifier: _Verifier, named: Named) -> None:
 def _verify_objects(verifier: _Verifier, manifest: CheckpointManifestV2) -> None:
     for key in sorted(keys_of(verifier.store, manifest)):
         _look_at(verifier, key)
-    for fault in object_faults(verifier.objects, manifest, read_data=verifier.read_data):
+    for fault in object_faults(verifier.objects, manifest, reads=verifier.reads):
         hint = f"checkpoint {manifest.checkpoint_id} and its children depend on it; {_way_back(None)}"
         _report(verifier, "object", fault, hint)
 
@@ -159,7 +162,7 @@ def _verify_kept_logs(verifier: _Verifier) -> None:
                 continue
             _look_at(verifier, log.key)
             try:
-                size, sha256 = measured(verifier.store.blobs, log.key, read_data=verifier.read_data)
+                size, sha256 = measured(verifier.store.blobs, log.key, read_data=verifier.reads(log.key))
                 reason = mismatch(size, sha256, log.size_bytes, log.sha256)
             except KeyNotFoundError:
                 reason = "a ledger record names it, and it is missing"
@@ -204,6 +207,16 @@ def _look_at(verifier: _Verifier, key: str) -> None:
 
 def _ignore(key: str) -> None:
     del key
+
+
+def _all(key: str) -> bool:
+    del key
+    return True
+
+
+def _none(key: str) -> bool:
+    del key
+    return False
 
 
 def _report(verifier: _Verifier, code: str, error: HoldfastError, hint: str) -> None:

@@ -20,9 +20,9 @@ _WAY_BACK = "holdfast recover --dry-run shows from where recovery would go on"
 
 
 def verify_numbered(
-    store: NumberedCheckpointStore, *, read_data: bool, progress: Callable[[str], None]
+    store: NumberedCheckpointStore, *, reads: Callable[[str], bool], progress: Callable[[str], None]
 ) -> VerifyReport:
-    """Every manifest, and the sidecar it needs; without ``read_data`` its length alone."""
+    """Every manifest, and the sidecar it needs; where ``reads`` denies its key, its length alone."""
     problems: list[Problem] = []
     warnings: list[Problem] = []
     known: set[str] = {store.layout.pointer}
@@ -47,7 +47,7 @@ def verify_numbered(
             continue
         if state_key is not None:
             progress(state_key)
-        faults = _sidecar_faults(store, manifest, state_key, read_data=read_data)
+        faults = _sidecar_faults(store, manifest, state_key, reads)
         place = state_key or store.layout.state_keys(number)[0]
         hint = f"checkpoint {number} depends on it; {_WAY_BACK}"
         problems += [Problem("sidecar", fault, place, hint) for fault in faults]
@@ -66,13 +66,16 @@ def verify_numbered(
 
 
 def _sidecar_faults(
-    store: NumberedCheckpointStore, manifest: CheckpointManifest, key: str | None, *, read_data: bool
+    store: NumberedCheckpointStore,
+    manifest: CheckpointManifest,
+    key: str | None,
+    reads: Callable[[str], bool],
 ) -> list[str]:
     if not manifest.needs_sidecar():
         return []
     if key is None:
         return ["a manifest needs it, and it is missing"]
-    size, sha256 = measured(store.blobs, key, read_data=read_data)
+    size, sha256 = measured(store.blobs, key, read_data=reads(key))
     faults = []
     if sha256 is not None and manifest.state_checksum not in (None, sha256):
         faults.append(f"its SHA-256 is {sha256}, and {manifest.state_checksum} was recorded")
