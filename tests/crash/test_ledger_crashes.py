@@ -81,3 +81,48 @@ def test_a_run_that_died_anywhere_left_a_sound_ledger_and_the_next_one_works(whe
     assert min(again) > max((decision.epoch for decision in decided), default=0)
     assert after.generation > history.generation
     assert after.open_restore is None
+
+
+def a_ledger_to_trim(blobs: BlobStore) -> int:
+    """Two finished runs of light epochs, and a newer one with a checkpoint, whose number is returned."""
+    ledger = Ledger(blobs)
+    for epochs in (range(1, 4), range(4, 7)):
+        start = ledger.append(StartRecord(), author=Author(0, new_writer()))
+        author = Author(start.n, start.writer)
+        for epoch in epochs:
+            ledger.append(EpochRecord(epoch=epoch, checkpoint_id=CheckpointId.now()), author=author)
+        ledger.append(StopRecord(), author=author)
+    start = ledger.append(StartRecord(), author=Author(0, new_writer()))
+    draft = CheckpointRecord(epoch=7, checkpoint_id=CheckpointId.now(), seal="5" * 64)
+    return ledger.append(draft, author=Author(start.n, start.writer)).n
+
+
+def trimming_calls() -> list[tuple[str, int]]:
+    blobs = MemoryBlobs()
+    keep_from = a_ledger_to_trim(blobs)
+    counted = CrashingBlobs(blobs)
+    Ledger(counted).trim(keep_from, is_gone=bool)
+    return [(when, call) for call in range(1, counted.count + 1) for when in ("before", "after")]
+
+
+@pytest.mark.parametrize(("when", "call"), trimming_calls())
+def test_a_trimming_that_died_anywhere_changed_nothing_that_counts(when: str, call: int) -> None:
+    blobs = MemoryBlobs()
+    keep_from = a_ledger_to_trim(blobs)
+    before = Ledger(blobs).read()
+    newest, generation = before.newest_decision, before.generation
+    with pytest.raises(Crash):
+        Ledger(CrashingBlobs(blobs, **{when: call})).trim(keep_from, is_gone=bool)
+
+    history = Ledger(blobs).read()
+    assert (history.newest_decision, history.generation, history.highest_epoch) == (newest, generation, 7)
+    assert not history.problems
+
+    Ledger(blobs).trim(keep_from, is_gone=bool)
+
+    assert [info.key for info in blobs.list("ledger/")] == [
+        f"ledger/{keep_from - 1:012}.json",
+        f"ledger/{keep_from:012}.json",
+        f"ledger/boundary-{keep_from - 1:012}.json",
+    ]
+    assert not Ledger(blobs).read().problems
