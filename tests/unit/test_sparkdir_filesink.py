@@ -107,6 +107,27 @@ def test_a_log_that_names_files_elsewhere_takes_nothing_away(sink: Sink, uri: st
         FileSink(sink.root).plan_rewind(0)
 
 
+def test_a_log_that_climbs_out_of_the_sink_takes_nothing_away(sink: Sink) -> None:
+    sink.batch(0)
+    uri = f"file://{sink.root}/../precious"
+    sink.blobs.put("_spark_metadata/1", ("v1\n" + json.dumps({"path": uri})).encode())
+
+    with pytest.raises(CorruptError, match="outside the sink"):
+        FileSink(sink.root).plan_rewind(0)
+
+
+def test_a_compacted_entry_stands_for_all_before_it(sink: Sink) -> None:
+    for n in range(8):
+        sink.batch(n, compact=n == 4)
+    for n in range(4):
+        sink.blobs.delete(f"_spark_metadata/{n}")
+
+    plan = FileSink(sink.root).plan_rewind(6)
+
+    assert plan is not None
+    assert plan.data_files == ("part-7",)
+
+
 @pytest.mark.parametrize("text", ["", "v1\nnot json", "v1\n[]", "v1\n{}"])
 def test_a_log_that_is_none_is_corrupt(sink: Sink, text: str) -> None:
     sink.batch(0)

@@ -279,6 +279,20 @@ def test_a_name_that_spark_would_not_write_is_refused_and_nothing_lands_outside(
     assert {p.name for p in tmp_path.rglob("*")} <= {"a", "new"}
 
 
+def test_a_file_held_twice_is_written_once(store: PartitionedCheckpointStore, tmp_path: Path) -> None:
+    blobs = directory(1)
+    logs = {info.key: blobs.get(info.key) for info in blobs.list("") if "/0/0/" not in info.key}
+    index = {key: FileEntry.of(data) for key, data in {**logs, "state/0/0/1.delta": delta(1)}.items()}
+    writer = store.writer(1)
+    writer.add("0", 0, encode_batch([("state/0/0/1.delta", delta(1))] * 2))
+    writer.add_logs(encode_batch([(INDEX_PATH, encode_index(index)), *logs.items()]))
+    writer.manifest.engine = Engine(batch_id=0)
+
+    restored = materialise(writer.publish(), store, tmp_path / "new")
+
+    assert restored.bytes == sum(map(len, files(tmp_path / "new").values()))
+
+
 def test_a_partition_cannot_write_another_partitions_files(
     store: PartitionedCheckpointStore, tmp_path: Path
 ) -> None:
@@ -306,7 +320,7 @@ def test_a_checkpoint_that_lacks_a_file_never_looks_whole(
     assert not (tmp_path / "new" / "metadata").exists()
 
 
-@pytest.mark.parametrize("wrong", ["other bytes", "no such file"])
+@pytest.mark.parametrize("wrong", ["other bytes", "no such file", "other metadata"])
 def test_an_index_that_disagrees_with_the_artifacts_is_corrupt(
     store: PartitionedCheckpointStore, tmp_path: Path, wrong: str
 ) -> None:
@@ -315,8 +329,10 @@ def test_an_index_that_disagrees_with_the_artifacts_is_corrupt(
     index = {key: FileEntry.of(data) for key, data in {**logs, "state/0/0/1.delta": b"state 1"}.items()}
     if wrong == "no such file":
         index["state/0/0/1.snapshot"] = FileEntry.of(b"")
+    if wrong == "other metadata":
+        logs["metadata"] = b'{"id":"another query"}'
     writer = store.writer(1)
-    writer.add("0", 0, encode_batch([("state/0/0/1.delta", b"state 1" if wrong == "no such file" else b"x")]))
+    writer.add("0", 0, encode_batch([("state/0/0/1.delta", b"x" if wrong == "other bytes" else b"state 1")]))
     writer.add_logs(encode_batch([(INDEX_PATH, encode_index(index)), *logs.items()]))
     writer.manifest.engine = Engine(batch_id=0)
     manifest = writer.publish()
