@@ -27,12 +27,12 @@ _MIN_DIGITS = 4
 class Entry:
     """One checkpoint in the terms of ``--json``. Unknown facts of an unreadable one are None."""
 
-    checkpoint_id: CheckpointId
+    checkpoint_id: CheckpointId | int
     epoch: int | None
     batch_id: int | None
     timestamp_ms: int | None
     kind: str
-    parent_id: CheckpointId | None
+    parent_id: CheckpointId | int | None
     total_size_bytes: int | None
     status: str
     tags: tuple[str, ...]

@@ -10,8 +10,12 @@ from holdfast.cli.options import json_option, store_option
 from holdfast.cli.output import Output, short_id, size_text, time_text
 
 if TYPE_CHECKING:
-    from holdfast.cli.entries import Catalog, Entry
+    from collections.abc import Mapping
+
+    from holdfast.cli.entries import Entry
+    from holdfast.errors import HoldfastError
     from holdfast.manifest import CheckpointManifestV2, Engine
+    from holdfast.store import NumberedCheckpointStore
 
 
 @click.command("list")
@@ -29,18 +33,25 @@ def list_command(store_url: str, as_json: bool) -> None:
       holdfast list --store s3://lake/holdfast/orders/per_minute --json
     """
     from holdfast.cli.entries import Catalog
-    from holdfast.cli.opening import EmptyStoreError, open_existing
+    from holdfast.cli.opening import EmptyStoreError, open_any
+    from holdfast.store import NumberedCheckpointStore
 
     output = Output(as_json=as_json)
     try:
-        catalog = Catalog(open_existing(store_url))
+        store = open_any(store_url)
     except EmptyStoreError:
         output.document([])
         raise
-    entries = list(catalog.entries())
+    if isinstance(store, NumberedCheckpointStore):
+        from holdfast.cli.numbered import NumberedCatalog
+
+        entries, problems = list(NumberedCatalog(store).entries()), {}
+    else:
+        catalog = Catalog(store)
+        entries, problems = list(catalog.entries()), dict(catalog.history.problems)
     output.document([entry.document() for entry in entries])
     _print_table(output, entries)
-    _warn_of_damage(output, catalog, entries)
+    _warn_of_damage(output, problems, entries)
 
 
 @click.command("show")
@@ -59,11 +70,15 @@ def show_command(checkpoint: str, store_url: str, whole: bool, as_json: bool) ->
       holdfast show epoch:41 --store ./checkpoints/orders/per_minute --json
     """
     from holdfast.cli.entries import Catalog
-    from holdfast.cli.opening import open_existing
+    from holdfast.cli.opening import open_any
     from holdfast.errors import CheckpointNotFoundError
+    from holdfast.store import NumberedCheckpointStore
 
     output = Output(as_json=as_json)
-    store = open_existing(store_url)
+    store = open_any(store_url)
+    if isinstance(store, NumberedCheckpointStore):
+        _show_numbered(output, store, checkpoint, whole=whole)
+        return
     catalog = Catalog(store)
     id = catalog.find(checkpoint)
     manifest = store.load_by_id(id)  # raises CorruptError: showing half of it would pass for all of it
@@ -75,6 +90,23 @@ def show_command(checkpoint: str, store_url: str, whole: bool, as_json: bool) ->
     entry = catalog.entry(id)
     output.document(entry.document())
     _print_details(output, entry, manifest)
+
+
+def _show_numbered(output: Output, store: NumberedCheckpointStore, checkpoint: str, *, whole: bool) -> None:
+    from holdfast.cli.numbered import NumberedCatalog, print_numbered
+    from holdfast.errors import CheckpointNotFoundError
+
+    catalog = NumberedCatalog(store)
+    number = catalog.find(checkpoint)
+    manifest = store.load_by_id(number)
+    if manifest is None:
+        raise CheckpointNotFoundError(number).with_hint("holdfast list")
+    if whole:
+        click.echo(manifest.to_json().decode())
+        return
+    entry = catalog.entry(number)
+    output.document(entry.document())
+    print_numbered(output, entry, manifest)
 
 
 def _print_table(output: Output, entries: list[Entry]) -> None:
@@ -105,8 +137,8 @@ def _print_table(output: Output, entries: list[Entry]) -> None:
     )
 
 
-def _warn_of_damage(output: Output, catalog: Catalog, entries: list[Entry]) -> None:
-    for n, error in catalog.history.problems.items():
+def _warn_of_damage(output: Output, problems: Mapping[int, HoldfastError], entries: list[Entry]) -> None:
+    for n, error in problems.items():
         output.warn(f"ledger record {n} cannot be read: {error}", "holdfast verify")
     corrupt = [entry for entry in entries if entry.status == "corrupt"]
     if corrupt:

@@ -15,7 +15,7 @@ from holdfast.cli.output import Output
 
 if TYPE_CHECKING:
     from holdfast.coordinator.answering import Answered
-    from holdfast.store import PartitionedCheckpointStore
+    from holdfast.store import NumberedCheckpointStore, PartitionedCheckpointStore
 
 
 @click.command("recover")
@@ -51,7 +51,8 @@ def recover_command(
       holdfast recover --dry-run --store ./checkpoints/orders/per_minute
       holdfast recover --sink db --outcome committed --store ./checkpoints/orders/per_minute
     """
-    from holdfast.cli.opening import open_existing
+    from holdfast.cli.opening import open_any, open_existing
+    from holdfast.store import NumberedCheckpointStore
 
     if dry_run and sink is not None:
         raise click.UsageError("--dry-run says what a start would do, --sink answers a question: one of them")
@@ -64,10 +65,12 @@ def recover_command(
             "--dry-run, or an answer with --sink and --outcome; the recovering is `holdfast run`'s"
         )
     output = Output(as_json=as_json)
-    store = open_existing(store_url)
     if sink is not None:
-        _answer(output, store, sink, outcome == "committed", epoch)
+        _answer(output, open_existing(store_url), sink, outcome == "committed", epoch)
         return ExitCode.OK
+    store = open_any(store_url)
+    if isinstance(store, NumberedCheckpointStore):
+        return _plan_numbered(output, store)
     return _plan(output, store)
 
 
@@ -88,6 +91,38 @@ def _plan(output: Output, store: PartitionedCheckpointStore) -> int:
     if plan.verdict == "stuck":
         return ExitCode.CORRUPT
     return ExitCode.STEPPED_BACK if plan.stepped_back else ExitCode.OK
+
+
+def _plan_numbered(output: Output, store: NumberedCheckpointStore) -> int:
+    """The same for a v1 store: the newest sound checkpoint. Nothing there says what came after it."""
+    report = store.recover_latest_validated()
+    chosen = report.chosen_id
+    verdict = "resume" if chosen is not None else "stuck" if report.examined else "fresh"
+    reason = "no checkpoint is sound" if verdict == "stuck" else None
+    manifest = store.load_by_id(chosen) if chosen is not None else None
+    output.document(
+        {
+            "verdict": verdict,
+            "chosen": None if chosen is None else str(chosen),
+            "chosen_record": None,
+            "chosen_epoch": None if manifest is None else manifest.epoch,
+            "examined": report.examined,
+            "skipped": [{"id": str(id), "reason": why} for id, why in report.skipped],
+            "replay": [],
+            "reason": reason,
+            "command": "holdfast verify" if reason else None,
+            "advice": None,
+        }
+    )
+    for id, why in report.skipped:
+        output.line(f"skipped  {id}: {why}")
+    if chosen is not None:
+        output.line(f"chosen   {chosen}")
+    told = "recovery goes on from the chosen checkpoint" if chosen is not None else reason
+    output.line(f"{verdict}: {told or 'nothing is there'}")
+    if verdict == "stuck":
+        return ExitCode.CORRUPT
+    return ExitCode.STEPPED_BACK if report.skipped else ExitCode.OK
 
 
 def _meaning(verdict: str, to_replay: int, reason: str | None) -> str:

@@ -13,7 +13,10 @@ from holdfast.cli.output import Output
 from holdfast.cli.subsets import Subset, subset, taken
 
 if TYPE_CHECKING:
-    from holdfast.store import PartitionedCheckpointStore
+    from collections.abc import Iterator
+
+    from holdfast.manifest import ValidationIssue
+    from holdfast.store import NumberedCheckpointStore, PartitionedCheckpointStore
     from holdfast.store.verifying import Problem
 
 
@@ -47,12 +50,12 @@ def verify_command(
       holdfast verify --store ./checkpoints/orders/per_minute --read-data-subset 5%
       holdfast verify latest epoch:41 --store ./checkpoints/orders/per_minute
     """
-    from holdfast.cli.opening import open_existing
+    from holdfast.cli.opening import open_any
 
     if chosen is not None and (read_data or checkpoints):
         raise click.UsageError("--read-data-subset reads a part of the store: not all of it, nor one ID")
     output = Output(as_json=as_json)
-    store = open_existing(store_url)
+    store = open_any(store_url)
     if checkpoints:
         return _verify_some(output, store, checkpoints)
     with taken(chosen, store_url) if chosen is not None else nullcontext() as part:
@@ -61,7 +64,11 @@ def verify_command(
 
 
 def _verify_all(
-    output: Output, store: PartitionedCheckpointStore, *, read_data: bool, part: tuple[int, int] | None
+    output: Output,
+    store: PartitionedCheckpointStore | NumberedCheckpointStore,
+    *,
+    read_data: bool,
+    part: tuple[int, int] | None,
 ) -> int:
     from holdfast.cli.progress import telling
     from holdfast.store.sampling import one_part
@@ -94,19 +101,17 @@ def _verify_all(
     return _conclude(output, problems, f"{report.examined} objects ({how})")
 
 
-def _verify_some(output: Output, store: PartitionedCheckpointStore, selectors: tuple[str, ...]) -> int:
-    from holdfast.cli.entries import Catalog
-
-    catalog = Catalog(store)
+def _verify_some(
+    output: Output, store: PartitionedCheckpointStore | NumberedCheckpointStore, selectors: tuple[str, ...]
+) -> int:
     problems: list[dict[str, Any]] = []
     warnings: list[dict[str, Any]] = []
-    for id in [catalog.find(selector) for selector in selectors]:
-        result = store.validate_checkpoint(id)
-        for issue in result.issues:
+    for id, key, issues in _validated(store, selectors):
+        for issue in issues:
             found = {
                 "code": issue.code,
                 "message": f"checkpoint {id}: {issue.message}",
-                "key": store.paths.manifest(id),
+                "key": key,
                 "hint": None,
             }
             (problems if issue.severity == "error" else warnings).append(found)
@@ -116,6 +121,25 @@ def _verify_some(output: Output, store: PartitionedCheckpointStore, selectors: t
     for warning in warnings:
         output.warn(f"{warning['code']}: {warning['message']}")
     return _conclude(output, problems, f"{len(selectors)} checkpoints, read to the last byte")
+
+
+def _validated(
+    store: PartitionedCheckpointStore | NumberedCheckpointStore, selectors: tuple[str, ...]
+) -> Iterator[tuple[str, str, tuple[ValidationIssue, ...]]]:
+    """Each checkpoint that was asked for: its id, where its manifest lies, and what is wrong with it."""
+    from holdfast.cli.entries import Catalog
+    from holdfast.cli.numbered import NumberedCatalog
+    from holdfast.store import NumberedCheckpointStore
+
+    if isinstance(store, NumberedCheckpointStore):
+        numbered = NumberedCatalog(store)
+        for number in [numbered.find(selector) for selector in selectors]:
+            key = store.find_manifest_key(number) or store.layout.manifest_keys(number)[0]
+            yield str(number), key, store.validate_checkpoint(number).issues
+        return
+    catalog = Catalog(store)
+    for id in [catalog.find(selector) for selector in selectors]:
+        yield str(id), store.paths.manifest(id), store.validate_checkpoint(id).issues
 
 
 def _document(problem: Problem) -> dict[str, Any]:
