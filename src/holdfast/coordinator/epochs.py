@@ -31,7 +31,7 @@ from holdfast.coordinator.sink import Epoch, Sink, StagedOutputGoneError
 from holdfast.coordinator.steps import Observer, observed
 from holdfast.errors import ConflictError, HoldfastError, InvalidInputError, StoreUnavailableError
 from holdfast.ids import CheckpointId
-from holdfast.ledger import Author, Decision, EpochRecord, OutcomeRecord, StopRecord, store_logs
+from holdfast.ledger import Author, Decision, EpochRecord, History, OutcomeRecord, StopRecord, store_logs
 from holdfast.manifest import Receipt, SinkCommitStatus
 from holdfast.store import CheckpointWriter, PartitionedCheckpointStore
 
@@ -358,6 +358,8 @@ class Run:
             ),
             author=self.author,
         )
+        # A start that died while it fed left its own attempt at this epoch: of no use since just now.
+        sweep_all(feeding.sinks, self.author, self._store.ledger.read(), self._observe)
 
     def stop(self) -> None:
         """End this generation in good order: say what the sinks did, then that nobody is at work."""
@@ -382,6 +384,18 @@ def _publish_checkpoint(writer: CheckpointWriter) -> Decision:
     writer.publish()
     assert writer.record is not None  # publish returned, so it is written
     return writer.record
+
+
+def sweep_all(sinks: Mapping[str, Sink], author: Author, history: History, observe: Observer) -> None:
+    """Let every sink drop what older generations staged and nobody will ever show."""
+
+    def decided(number: int, id: CheckpointId) -> bool:
+        decision = history.decision_of(number)
+        return decision is not None and decision.checkpoint_id == id
+
+    for name, sink in sinks.items():
+        with observed(observe, "sweep", sink=name):
+            sink.sweep(author.generation, decided)
 
 
 def commit_all(

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from holdfast.coordinator.epochs import Identity, Limits, Run, commit_all
+from holdfast.coordinator.epochs import Identity, Limits, Run, commit_all, sweep_all
 from holdfast.coordinator.sink import (
     Epoch,
     Outcome,
@@ -140,7 +140,7 @@ class Coordinator:
         plan = self._caught_up(plan, author)
         last = plan.last
         to_feed_again = self._resolve(last, plan.history, author) if last is not None else ()
-        self._sweep(author, plan.history)
+        sweep_all(self._sinks, author, plan.history, self._observe)
         # Whatever this store object appends from now on, retention above all, is this generation's.
         self._store.author = author
         run = Run(
@@ -215,15 +215,6 @@ class Coordinator:
         except StagedOutputGoneError:
             return "feed_again"
         return "committed"
-
-    def _sweep(self, author: Author, history: History) -> None:
-        def decided(number: int, id: CheckpointId) -> bool:
-            decision = history.decision_of(number)
-            return decision is not None and decision.checkpoint_id == id
-
-        for name, sink in self._sinks.items():
-            with observed(self._observe, "sweep", sink=name):
-                sink.sweep(author.generation, decided)
 
 
 def _sound(recovery: RecoveryPlan, flow: str) -> RecoveryPlan:
