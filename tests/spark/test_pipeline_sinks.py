@@ -173,6 +173,22 @@ def test_a_sink_that_lost_what_it_staged_is_fed_the_epoch_again(
     assert epochs == list(range(1, len(epochs) + 1))
 
 
+def test_a_start_that_dies_while_it_feeds_leaves_nothing_staged_in_the_end(
+    spark: SparkSession, home: Path
+) -> None:
+    with pytest.raises(Crash):
+        run(spark, home, Crashing("publish", "after"))
+    shutil.rmtree(next(home.glob("out/_holdfast/staged/*")))
+    with pytest.raises(Crash):
+        run(spark, home, Crashing("feed", "after", "lake"))
+    assert len(list(home.glob("out/_holdfast/staged/*/*"))) == 1
+
+    run(spark, home)
+
+    assert list(home.glob("out/_holdfast/staged/*/*")) == []
+    assert lake_rows(home / "out") == updates(FIRST, SECOND, THIRD)
+
+
 def drop_staging_tables(database: Path) -> None:
     with closing(sqlite3.connect(database)) as connection:
         names = connection.execute("SELECT name FROM sqlite_schema WHERE name LIKE '\\_hf\\_%' ESCAPE '\\'")
