@@ -274,6 +274,36 @@ def test_a_run_that_knows_it_is_fenced_still_sees_what_is_new(flow) -> None:
     assert zombie.ledger.read().head == newest.n
 
 
+def test_a_run_that_has_stopped_writes_nothing_that_counts_below_the_boundary(flow) -> None:
+    stopped = Flow(flow.blobs)
+    stopped.start()
+    stopped.prune(stopped.checkpoint())
+    stopped.stop()
+    flow.start()
+    flow.prune(flow.checkpoint())
+    flow.stop()
+    flow.start()
+    newest = flow.checkpoint()
+    flow.trim(newest)
+
+    with pytest.raises(FencedError):
+        stopped.stop()
+
+    assert Ledger(flow.blobs).read().head == newest.n
+
+
+def test_what_was_begun_before_the_run_and_before_the_boundary_is_not_published(flow) -> None:
+    id, since = CheckpointId.now(), flow.ledger.read().head
+    flow.append(PruneRecord(ids=[id]))
+    flow.start()
+    flow.trim(flow.checkpoint())
+    flow.start()
+    draft = CheckpointRecord(epoch=2, checkpoint_id=id, seal="5" * 64)
+
+    with pytest.raises(ConflictError, match="trimmed"):
+        flow.append(draft, since=since)
+
+
 def test_a_library_writer_that_slept_through_it_writes_nothing_that_counts(flow) -> None:
     sleeper = Ledger(flow.blobs)
     since = sleeper.read().head

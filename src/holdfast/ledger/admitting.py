@@ -173,8 +173,11 @@ def _check_not_pruned(history: History, draft: Record, author: Author, claim: Cl
         if claim.parent is not None:
             referred.add(str(claim.parent))
             first = min(first, _parent_at(history, claim.parent))
-        if claim.since is not None and claim.since < history.boundary.n and not author.generation:
-            # A runner's prunes are kept with its records. This writer's may have been trimmed.
+        before_its_run = claim.since is not None and (
+            not author.generation or claim.since < author.generation
+        )
+        if before_its_run and claim.since is not None and claim.since < history.boundary.n:
+            # Prunes that a run has to know of are kept with its records. Those from before it may be trimmed.
             raise ConflictError(
                 f"this checkpoint was begun at ledger record {claim.since}; the ledger has been trimmed "
                 f"up to {history.boundary.n} since, and what was written may have been collected"

@@ -267,9 +267,10 @@ class Ledger:
     def _stands(self, record: Record, author: Author) -> bool:
         """Whether the record counts: below the boundary of a trimmed ledger nothing new does.
 
-        A runner needs no check. Trimming keeps the number it would take next, however long it slept.
+        A run needs no check until it stops. Trimming keeps the number it would take next, however long it
+        slept.
         """
-        if author.generation:
+        if author.generation and author.generation == self._running:
             return True
         try:
             return self._reader.find_boundary().has(record.n)
