@@ -24,6 +24,7 @@ COMMANDS = {
     "restore": ("restore", "Write a checkpoint out as a Spark checkpoint directory."),
     "offsets": ("offsets", "Show the source positions that a query has stored."),
     "capture": ("capture", "Take a checkpoint of a Spark checkpoint directory."),
+    "copy": ("copying", "Copy checkpoints into another store."),
     "tag": ("marking", "Give a checkpoint a name, or take it off."),
     "hold": ("marking", "Keep a checkpoint, whatever the rules of prune say, or end that."),
     "prune": ("deleting", "Delete old checkpoints, keeping those that a rule or a need names."),
