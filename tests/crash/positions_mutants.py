@@ -65,8 +65,8 @@ MUTANTS = [
     Mutant(
         "position kept after delete",
         "sql",
-        "if (entry.position is KEEP) == keeps",
-        "if (entry.position in (KEEP, None)) == keeps",
+        "groups.setdefault((entry.position is KEEP, entry.guarded), [])",
+        "groups.setdefault((entry.position in (KEEP, None), entry.guarded), [])",
         SQLITE,
     ),
     Mutant(

@@ -226,11 +226,12 @@ class PersistentStore(SourceCheckpointStore):
         self._my_session("stage_result_sequence").result_sequences[query_id] = sequence
 
     def _my_session(self, what: str) -> Staged:
-        # The owner alone changes what is staged, so it may go on without the lock.
-        with self._state:
-            self._refuse_closed()
-            self._depth.require(what)
-            return self._staged
+        self._refuse_closed()
+        # No lock for the owner: nobody else can end its session, or change what it staged.
+        if not self._depth.is_mine():
+            with self._state:
+                self._depth.require(what)
+        return self._staged
 
     # -- reading -------------------------------------------------------------------------------
 

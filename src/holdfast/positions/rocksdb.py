@@ -73,6 +73,9 @@ class RocksDBSourceCheckpointStore(PersistentStore):
 
     def _live(self) -> Any:
         """The column family, open. After a failed write the database is opened anew on its next use."""
+        family = self._family
+        if family is not None:
+            return family
         with self._opening:
             if self._family is None:
                 self._refuse_closed()
@@ -151,9 +154,12 @@ class RocksDBSourceCheckpointStore(PersistentStore):
         return self._get_raw(key.encode())
 
     def _get_raw(self, key: bytes) -> bytes | None:
-        with self._errors():
+        try:
             raw: bytes | None = self._live().get(key)
-            return raw
+        except Exception as error:
+            with self._errors():
+                raise error
+        return raw
 
     # -- writing -------------------------------------------------------------------------------
 

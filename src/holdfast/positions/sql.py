@@ -122,14 +122,15 @@ class SQLSourceCheckpointStore(PersistentStore):
         return _entry(rows[0]) if rows else None
 
     def _load_all(self) -> dict[str, SourceCheckpoint]:
+        entries: dict[str, SourceCheckpoint] = {}
         number = int.from_bytes
-        return {
+        for source_id, raw, position in self._rows(_COLUMNS, [self._query]):
             # What is plainly right goes the short way: there may be many thousands.
-            row[0]: SourceCheckpoint(number(row[1], "big"), row[2])
-            if type(row[1]) is bytes and len(row[1]) == 8 and (row[2] is None or type(row[2]) is bytes)
-            else _entry(row)
-            for row in self._rows(_COLUMNS, [self._query])
-        }
+            if type(raw) is bytes and len(raw) == 8 and (type(position) is bytes or position is None):
+                entries[source_id] = SourceCheckpoint(number(raw, "big"), position)
+            else:
+                entries[source_id] = _entry((source_id, raw, position))
+        return entries
 
     def _load_number(self, name: str) -> int | None:
         rows = self._rows(_FACT, [self._query, name])
@@ -221,16 +222,12 @@ class SQLSourceCheckpointStore(PersistentStore):
 
     def _apply(self, connection: Connection, staged: Staged) -> None:
         """Write what is staged inside the open transaction."""
-        entries = sorted(staged.checkpoints.items())  # in one order everywhere: two writers never deadlock
-        for keeps in (False, True):
-            for guarded in (True, False):
-                chosen = [
-                    (source_id, entry)
-                    for source_id, entry in entries
-                    if (entry.position is KEEP) == keeps and entry.guarded == guarded
-                ]
-                if chosen:
-                    self._upsert(connection, chosen, keeps=keeps, guarded=guarded)
+        groups: dict[tuple[bool, bool], list[tuple[str, StagedCheckpoint]]] = {}
+        # In one order everywhere, so that two writers never wait for each other in a ring.
+        for source_id, entry in sorted(staged.checkpoints.items()):
+            groups.setdefault((entry.position is KEEP, entry.guarded), []).append((source_id, entry))
+        for (keeps, guarded), chosen in sorted(groups.items()):
+            self._upsert(connection, chosen, keeps=keeps, guarded=guarded)
         facts = [
             (self._query, f"result_sequence:{query_id}", number_to_bytes(sequence))
             for query_id, sequence in sorted(staged.result_sequences.items())
