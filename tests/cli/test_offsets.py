@@ -97,7 +97,7 @@ def test_a_query_that_is_not_there(place: Path, ask: Callable[..., Result]) -> N
     assert "'other'" in result.stderr
 
 
-@pytest.mark.parametrize("url", ["redis://127.0.0.1:1", "s3://bucket", "memory://"])
+@pytest.mark.parametrize("url", ["redis://127.0.0.1:1", "ftp://bucket", "memory://"])
 def test_a_place_that_needs_more_or_keeps_nothing_is_a_usage_error(
     ask: Callable[..., Result], url: str
 ) -> None:
@@ -110,3 +110,23 @@ def test_a_position_is_shown_on_one_line() -> None:
     ]
     assert position_text(b"x" * 1000).endswith("… (1000 bytes)")
     assert position_text(b"\xff" * 1000).endswith("… (1000 bytes)")
+
+
+def test_a_flows_root_shows_where_its_newest_checkpoint_stands(
+    query: Any, tmp_path: Path, ask: Callable[..., Result], document: Callable[..., Any]
+) -> None:
+    ask("capture", query.root, "--store", tmp_path / "captured")
+
+    (told,) = document("offsets", "show", "--store", tmp_path / "captured")
+
+    assert list(told) == ["checkpoint_id", "epoch", "batch_id", "sources"]
+    assert (told["epoch"], told["batch_id"]) == (1, 1)
+    ((source,),) = [told["sources"]]
+    assert source["offsets"]
+    shown = ask("offsets", "show", "--store", tmp_path / "captured").stdout
+    assert f"source {source['source_id']} reads next from" in shown
+    assert all(str(value) in shown for value in source["offsets"].values())
+
+
+def test_a_flow_that_has_none_yet_has_nothing_to_show(flow: Any, ask: Callable[..., Result]) -> None:
+    assert ask("offsets", "show", "--store", flow.root).exit_code == 10
