@@ -133,6 +133,7 @@ def cases() -> list[Case]:
         *(Case(point, "undone") for point in START),
         *(Case(point, "damaged") for point in both("replay/2/*", "publish/3/*")),
         *(Case(point, "unstaged") for point in both("replay/2/*", "feed/2/db", "feed/2/lake")),
+        Case("commit:after:2:db", "unstaged"),
         *(
             Case(point, without_scratch=True)
             for point in (
