@@ -22,8 +22,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -289,7 +289,11 @@ class Query:
     mode: str
     rocksdb_only: bool = False
     needs: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
 
+
+# With processing time there is always a batch to run, rows or not.
+ONLY_BATCHES_WITH_ROWS = {"spark.sql.streaming.noDataMicroBatches.enabled": "false"}
 
 QUERIES = {
     "stateless": Query(stateless, "append"),
@@ -302,7 +306,9 @@ QUERIES = {
     "outer-join": Query(outer_join, "append"),
     "sessions": Query(sessions, "append"),
     "map-groups": Query(map_groups, "update"),
-    "tws-collections": Query(tws_collections, "update", rocksdb_only=True, needs="google.protobuf"),
+    "tws-collections": Query(
+        tws_collections, "update", rocksdb_only=True, needs="google.protobuf", conf=ONLY_BATCHES_WITH_ROWS
+    ),
     "tws-timers": Query(tws_timers, "update", rocksdb_only=True, needs="google.protobuf"),
     "chained": Query(chained, "append"),
     "united": Query(united, "update"),
@@ -377,6 +383,7 @@ def run(
     own = spark.newSession()
     conf = {
         **PROVIDERS[case.provider],
+        **QUERIES[case.query].conf,
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.streaming.fileSource.log.compactInterval": "3",
         f"{STATE}minDeltasForSnapshot": "2",
