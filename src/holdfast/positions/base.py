@@ -188,6 +188,8 @@ def checked_position(value: Any) -> Position:
     """``value`` as bytes of its own, None or KEEP. Raises InvalidInputError."""
     if value is KEEP or value is None:
         return value
+    if type(value) is bytes and len(value) <= MAX_SOURCE_POSITION_BYTES:
+        return value
     try:
         view = memoryview(value)
     except TypeError as error:
@@ -196,7 +198,7 @@ def checked_position(value: Any) -> Position:
         raise InvalidInputError(
             f"a source position holds at most {MAX_SOURCE_POSITION_BYTES} bytes, not {view.nbytes}"
         )
-    return value if type(value) is bytes else view.tobytes()
+    return view.tobytes()
 
 
 def checked_guard(value: Any) -> Guard:

@@ -45,7 +45,7 @@ from holdfast.positions.session import Depth, Session, logger
 SCHEMA_VERSION = 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that costs four times as much, for each source of each session
 class StagedCheckpoint:
     """One source's part of a session. KEEP: whatever is committed stays.
 

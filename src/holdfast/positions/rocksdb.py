@@ -116,9 +116,8 @@ class RocksDBSourceCheckpointStore(PersistentStore):
         return SourceCheckpoint(number_from_bytes(sequence, f"source_sequence:{source_id}"), position)
 
     def _committed_sequence(self, source_id: str) -> int | None:
-        key = f"source_sequence:{source_id}"
-        raw = self._get(key)
-        return None if raw is None else number_from_bytes(raw, key)
+        raw = self._get_raw(_SEQUENCE + source_id.encode())
+        return None if raw is None else number_from_bytes(raw, f"source_sequence:{source_id}")
 
     def _load_all(self) -> dict[str, SourceCheckpoint]:
         entries: dict[str, SourceCheckpoint] = {}
