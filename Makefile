@@ -5,7 +5,7 @@ VENV := .venv/bin
 # The wrapper around a wheel's Java, where that is needed, stays in the checkout.
 export HOLDFAST_JAVA_DIR := $(CURDIR)/.java
 
-.PHONY: help setup test check demo kills flips matrix mutants bench
+.PHONY: help setup test check demo kills flips matrix mutants sim bench
 
 help:
 	@echo 'make <target>:'
@@ -37,6 +37,9 @@ matrix: setup ## every query on every kind of state, captured while it runs, res
 
 mutants: setup ## seeded bugs, each caught by the test that is named for it (ARGS="--only fsync" for a few)
 	$(VENV)/python tools/mutants.py $(ARGS)
+
+sim: setup ## the protocol under a hostile scheduler, 200,000 seeds (ARGS="--seeds 1000" for fewer)
+	$(VENV)/python tests/sim/test_protocol.py $(ARGS)
 
 bench: setup ## what an epoch costs; every benchmark in turn
 	@set -e; for file in bench/*.py; do echo "== $$file"; $(VENV)/python "$$file"; done
