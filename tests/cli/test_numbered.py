@@ -125,7 +125,7 @@ def test_recover_steps_back_over_what_is_corrupt(
     assert stuck.stdout.splitlines()[-1] == "stuck: no checkpoint is sound"
 
 
-@pytest.mark.parametrize("command", [["log"], ["prune", "--keep-last", "1"], ["gc"], ["tag", "latest", "x"]])
+@pytest.mark.parametrize("command", [["log"], ["copy", "--to", "/nowhere"], ["tag", "latest", "x"]])
 def test_what_needs_a_ledger_says_so_and_touches_nothing(
     store: NumberedCheckpointStore, tmp_path: Path, ask: Ask, command: list[str]
 ) -> None:
@@ -135,3 +135,52 @@ def test_what_needs_a_ledger_says_so_and_touches_nothing(
     assert "holds numbered (v1) checkpoints" in result.stderr
     assert store.list_ids() == [1, 2]
     assert not (tmp_path / "ledger").exists()
+
+
+def test_prune_tells_why_what_stays_does_and_deletes_with_yes(
+    store: NumberedCheckpointStore, tmp_path: Path, ask: Ask, document: Document
+) -> None:
+    for number in (3, 4):
+        manifest = CheckpointManifest.new(number, number + 10)
+        if number == 4:
+            manifest.is_incremental, manifest.parent_id = True, 2
+        store.max_retained = 0
+        store.save(manifest)
+
+    told = document("prune", "--keep-last", 1, "--store", tmp_path)
+    unchanged = store.list_ids()
+    done = document("prune", "--keep-last", 1, "--store", tmp_path, "--yes")
+
+    assert {one["checkpoint_id"]: one["reasons"] for one in told["kept"]} == {
+        "4": ["newest 1 of 1"],
+        "2": ["checkpoint 4 continues it"],
+    }
+    assert [one["checkpoint_id"] for one in told["removed"]] == ["3", "1"]
+    assert unchanged == [1, 2, 3, 4]
+    assert (done["deleted"], store.list_ids()) == (2, [2, 4])
+
+
+def test_prune_knows_one_rule_here(store: NumberedCheckpointStore, tmp_path: Path, ask: Ask) -> None:
+    for rules in (["--keep-daily", 1], ["--keep-last", 1, "--keep-tag", "x"]):
+        result = ask("prune", *rules, "--store", tmp_path, "--yes")
+
+        assert result.exit_code == 2
+        assert "only --keep-last" in result.stderr
+    assert store.list_ids() == [1, 2]
+
+
+def test_gc_deletes_a_sidecar_that_was_never_published(
+    store: NumberedCheckpointStore, tmp_path: Path, document: Document
+) -> None:
+    store.save_state_data(3, b"never published")
+    key = store.find_state_key(3)
+
+    young = document("gc", "--store", tmp_path, "--yes")
+    told = document("gc", "--min-age", "0s", "--store", tmp_path)
+    done = document("gc", "--min-age", "0s", "--store", tmp_path, "--yes")
+
+    assert (young["too_young"], young["deleted"]) == (1, 0)
+    assert told["objects"] == [{"key": key, "reason": "no manifest names it"}]
+    assert done["deleted"] == 1
+    assert store.find_state_key(3) is None
+    assert store.load_state_data(2) == b"external"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,7 +13,7 @@ from holdfast.cli.output import Output, short_id, time_text
 if TYPE_CHECKING:
     from holdfast.ledger import History
     from holdfast.retention import Verdict
-    from holdfast.store import PartitionedCheckpointStore
+    from holdfast.store import NumberedCheckpointStore, PartitionedCheckpointStore
 
 _COUNT = click.IntRange(min=0)
 
@@ -53,9 +54,10 @@ def prune_command(
       holdfast prune --keep-last 10 --store ./checkpoints/orders/per_minute
       holdfast prune --keep-within "2 days" --keep-daily 14 --keep-tag "release-*" --yes --store s3://lake/o/m
     """
-    from holdfast.cli.opening import open_existing
+    from holdfast.cli.opening import open_any
     from holdfast.errors import InvalidInputError
     from holdfast.retention import RetentionPolicy, apply_retention, plan_retention
+    from holdfast.store import NumberedCheckpointStore
 
     try:
         policy = RetentionPolicy(
@@ -67,10 +69,16 @@ def prune_command(
     except InvalidInputError as error:
         raise click.UsageError("say what to keep, such as --keep-last 10") from error
     output = Output(as_json=as_json)
-    store = open_existing(store_url)
-    verdicts = plan_retention(store, policy)
-    deleted = apply_retention(store, policy) if yes else 0
-    _tell_verdicts(output, verdicts, deleted=deleted, done=yes)
+    store = open_any(store_url)
+    if isinstance(store, NumberedCheckpointStore):
+        if policy != RetentionPolicy(keep_last=keep_last or 1):
+            raise click.UsageError("of numbered (v1) checkpoints only --keep-last can be asked for")
+        fates = _fates_of_numbered(store, keep_last)
+        deleted = store.prune(keep_last) if yes else 0
+    else:
+        fates = [_Fate.of(verdict) for verdict in plan_retention(store, policy)]
+        deleted = apply_retention(store, policy) if yes else 0
+    _tell_fates(output, fates, deleted=deleted, done=yes)
 
 
 @click.command("gc")
@@ -95,41 +103,55 @@ def gc_command(store_url: str, min_age: float, yes: bool, as_json: bool) -> None
       holdfast gc --store ./checkpoints/orders/per_minute
       holdfast gc --min-age "2 hours" --yes --store ./checkpoints/orders/per_minute
     """
-    from holdfast.cli.opening import open_existing
-    from holdfast.store.orphans import find_orphans
+    from holdfast.cli.opening import open_any
+    from holdfast.store import NumberedCheckpointStore
 
     output = Output(as_json=as_json)
-    store = open_existing(store_url)
-    history = store.ledger.read()
-    found = find_orphans(store, history, newest_ms=store.now_ms() - int(min_age * 1000))
-    everything = find_orphans(store, history, newest_ms=store.now_ms())
-    too_young = len(set(everything.all_keys()) - set(found.all_keys()))
-    undecided = {key for keys in found.ids.values() for key in keys}
-    pruned = set(found.pruned)
-    rows = [(key, _why_gone(key, undecided, pruned)) for key in found.all_keys()]
-    rows += [
-        (key, "it was trimmed from the ledger, and still lies there") for key in _trimmed(history, store)
-    ]
+    store = open_any(store_url)
+    everything = _garbage(store, 0.0)
+    rows = {key: why for key, why in _garbage(store, min_age).items() if key in everything}
+    too_young = len(everything) - len(rows)
     deleted = 0
     if yes:
-        deleted = store.cleanup_orphans(min_age) + store.ledger.trim(0, is_gone=lambda _: False)
+        deleted = store.cleanup_orphans(min_age)
+        if not isinstance(store, NumberedCheckpointStore):
+            deleted += store.ledger.trim(0, is_gone=lambda _: False)
     output.document(
         {
             "dry_run": not yes,
             "min_age_seconds": min_age,
-            "objects": [{"key": key, "reason": reason} for key, reason in rows],
+            "objects": [{"key": key, "reason": reason} for key, reason in rows.items()],
             "too_young": too_young,
             "deleted": deleted,
         }
     )
     if rows:
-        output.table({"OBJECT": "left", "WHY IT GOES": "left"}, rows)
+        output.table({"OBJECT": "left", "WHY IT GOES": "left"}, list(rows.items()))
     young = f"; {too_young} more are younger than {min_age:g} s and stay" if too_young else ""
     if yes:
         output.line(f"deleted {deleted} objects{young}")
     else:
         output.line(f"would delete {len(rows)} objects{young}")
         output.note("nothing was deleted: --yes does it, and sweeps temporary files of that age as well")
+
+
+def _garbage(
+    store: PartitionedCheckpointStore | NumberedCheckpointStore, min_age_seconds: float
+) -> dict[str, str]:
+    """What is at least so old and goes, with the reason."""
+    from holdfast.store import NumberedCheckpointStore
+    from holdfast.store.orphans import find_orphans
+
+    if isinstance(store, NumberedCheckpointStore):
+        return dict.fromkeys(store.find_orphans(min_age_seconds), "no manifest names it")
+    history = store.ledger.read()
+    found = find_orphans(store, history, newest_ms=store.now_ms() - int(min_age_seconds * 1000))
+    undecided = {key for keys in found.ids.values() for key in keys}
+    pruned = set(found.pruned)
+    rows = {key: _why_gone(key, undecided, pruned) for key in found.all_keys()}
+    return rows | dict.fromkeys(
+        _trimmed(history, store), "it was trimmed from the ledger, and still lies there"
+    )
 
 
 def _trimmed(history: History, store: PartitionedCheckpointStore) -> list[str]:
@@ -146,13 +168,51 @@ def _why_gone(key: str, undecided: set[str], pruned: set[str]) -> str:
     return "it is pruned, and still lies there" if key in pruned else "no record and no manifest names it"
 
 
-def _tell_verdicts(output: Output, verdicts: list[Verdict], *, deleted: int, done: bool) -> None:
-    going = [verdict for verdict in verdicts if not verdict.kept]
+@dataclass(frozen=True, slots=True)
+class _Fate:
+    """What becomes of one checkpoint. Without a reason it goes."""
+
+    id: object
+    epoch: int | None
+    at_ms: int | None
+    abandoned: bool
+    reasons: tuple[str, ...]
+
+    @classmethod
+    def of(cls, verdict: Verdict) -> _Fate:
+        return cls(verdict.id, verdict.epoch, verdict.at_ms, verdict.abandoned, verdict.reasons)
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "checkpoint_id": str(self.id),
+            "epoch": self.epoch,
+            "timestamp_ms": self.at_ms,
+            "abandoned": self.abandoned,
+            "reasons": list(self.reasons),
+        }
+
+
+def _fates_of_numbered(store: NumberedCheckpointStore, keep: int) -> list[_Fate]:
+    from holdfast.cli.numbered import NumberedCatalog
+
+    reasons = store.plan_prune(keep).reasons
+    catalog = NumberedCatalog(store)
+    fates = []
+    for number in reversed(store.list_ids()):
+        one = catalog.entry(number)
+        why = (reasons[number],) if number in reasons else ()
+        fates.append(_Fate(number, one.epoch, one.timestamp_ms, abandoned=False, reasons=why))
+    return fates
+
+
+def _tell_fates(output: Output, fates: list[_Fate], *, deleted: int, done: bool) -> None:
+    stay = [fate for fate in fates if fate.reasons]
+    going = [fate for fate in fates if not fate.reasons]
     output.document(
         {
             "dry_run": not done,
-            "kept": [_verdict_document(verdict) for verdict in verdicts if verdict.kept],
-            "removed": [_verdict_document(verdict) for verdict in going],
+            "kept": [fate.document() for fate in stay],
+            "removed": [fate.document() for fate in going],
             "deleted": deleted,
         }
     )
@@ -160,28 +220,17 @@ def _tell_verdicts(output: Output, verdicts: list[Verdict], *, deleted: int, don
         {"ID": "left", "EPOCH": "right", "TIME": "left", "FATE": "left", "WHY": "left"},
         [
             (
-                short_id(verdict.id),
-                str(verdict.epoch),
-                time_text(verdict.at_ms),
-                "keep" if verdict.kept else "delete",
-                "; ".join(verdict.reasons) or "no rule keeps it, and nothing needs it",
+                short_id(fate.id),
+                "-" if fate.epoch is None else str(fate.epoch),
+                "-" if fate.at_ms is None else time_text(fate.at_ms),
+                "keep" if fate.reasons else "delete",
+                "; ".join(fate.reasons) or "no rule keeps it, and nothing needs it",
             )
-            for verdict in reversed(verdicts)
+            for fate in reversed(fates)
         ],
     )
-    stay = len(verdicts) - len(going)
     if done:
-        output.line(f"deleted {deleted} checkpoints, kept {stay}")
+        output.line(f"deleted {deleted} checkpoints, kept {len(stay)}")
     else:
-        output.line(f"would delete {len(going)} checkpoints and keep {stay}")
+        output.line(f"would delete {len(going)} checkpoints and keep {len(stay)}")
         output.note("nothing was deleted: --yes does it")
-
-
-def _verdict_document(verdict: Verdict) -> dict[str, Any]:
-    return {
-        "checkpoint_id": str(verdict.id),
-        "epoch": verdict.epoch,
-        "timestamp_ms": verdict.at_ms,
-        "abandoned": verdict.abandoned,
-        "reasons": list(verdict.reasons),
-    }

@@ -44,7 +44,7 @@ def open_existing(url: str) -> PartitionedCheckpointStore:
     if isinstance(store, PartitionedCheckpointStore):
         return store
     raise InvalidInputError(f"{url} holds numbered (v1) checkpoints").with_hint(
-        "list, show, verify and recover --dry-run read those; this command needs a store with a ledger"
+        "list, show, verify, recover --dry-run, prune and gc know those; this command needs a ledger"
     )
 
 

@@ -14,6 +14,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from holdfast.blobs.base import BlobStore, Data, chunks
 from holdfast.blobs.files import FileBlobs
@@ -45,6 +46,15 @@ from holdfast.store.parallel import raise_first, try_all
 log = logging.getLogger("holdfast.store")
 
 DEFAULT_RETAINED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class PrunePlan:
+    """Why each one stays that does; which go; and what an earlier prune left behind of others."""
+
+    reasons: dict[int, str]
+    doomed: frozenset[int]
+    leftover: frozenset[int]
 
 
 class NumberedCheckpointStore(CheckpointStore[int, CheckpointManifest]):
@@ -183,20 +193,35 @@ class NumberedCheckpointStore(CheckpointStore[int, CheckpointManifest]):
     # Deleting
 
     def prune(self, keep: int) -> int:
+        plan = self.plan_prune(keep)
+        failures = try_all(self._delete, sorted(plan.doomed | plan.leftover))
+        raise_first(failures)
+        return len(plan.doomed)
+
+    def plan_prune(self, keep: int) -> PrunePlan:
+        """What ``prune(keep)`` would do, and why. Writes nothing."""
         check_keep(keep)
         published, states = self._numbers()
         kept = self._newest_loadable(sorted(published, reverse=True), keep)
         # With fewer sound ones than were asked for, a damaged one may be all that somebody has.
         oldest = min(kept) if len(kept) == keep else 0
-        doomed = {number for number in published if number < oldest} - self._protected(published, oldest)
+        reasons = self._protected(published, oldest)
+        for number in (number for number in published if number >= oldest and number not in kept):
+            reasons[number] = "damaged, and newer than the oldest one kept"
+        reasons |= {number: f"newest {at} of {keep}" for at, number in enumerate(kept, start=1)}
         # Sidecars below that have no manifest are what an earlier prune could not delete, or nobody
         # published.
         leftover = {number for number in states if number < oldest} - published
-        failures = try_all(self._delete, sorted(doomed | leftover))
-        raise_first(failures)
-        return len(doomed)
+        return PrunePlan(reasons, frozenset(published - reasons.keys()), frozenset(leftover))
 
     def cleanup_orphans(self, min_age_seconds: float = ORPHAN_AGE_SECONDS) -> int:
+        orphans = self.find_orphans(min_age_seconds)
+        failures = try_all(self.blobs.delete, orphans)
+        raise_first(failures)
+        return len(orphans) + self.blobs.sweep_leftovers(min_age_seconds=min_age_seconds)
+
+    def find_orphans(self, min_age_seconds: float) -> builtins.list[str]:
+        """Sidecars that no manifest needs, and temporary files of other writers, not younger than that."""
         newest_ms = self._now_ms() - int(min_age_seconds * 1000)
         published, _ = self._numbers()
         orphans = []
@@ -206,9 +231,7 @@ class NumberedCheckpointStore(CheckpointStore[int, CheckpointManifest]):
                 orphaned = number is not None and number not in published
                 if (orphaned or info.key.endswith(".tmp")) and info.modified_ms <= newest_ms:
                     orphans.append(info.key)
-        failures = try_all(self.blobs.delete, orphans)
-        raise_first(failures)
-        return len(orphans) + self.blobs.sweep_leftovers(min_age_seconds=min_age_seconds)
+        return orphans
 
     # Helpers
 
@@ -287,14 +310,14 @@ class NumberedCheckpointStore(CheckpointStore[int, CheckpointManifest]):
                 log.warning("not counted as kept: %s", fault)
         return kept
 
-    def _protected(self, published: set[int], oldest: int) -> set[int]:
-        """The pointer's target, and every parent that something kept was taken on top of."""
+    def _protected(self, published: set[int], oldest: int) -> dict[int, str]:
+        """The pointer's target, and every parent that something kept was taken on top of, with the reason."""
         pointer = self.read_pointer()
-        spared = {pointer} if pointer is not None else set()
+        spared = {pointer: "the pointer names it"} if pointer in published and pointer is not None else {}
         for number in [*(n for n in published if n >= oldest), *spared]:
             parent = self._parent_of(number)
             while parent is not None and parent not in spared:
-                spared.add(parent)
+                spared[parent] = f"checkpoint {number} continues it"
                 parent = self._parent_of(parent)
         return spared
 
