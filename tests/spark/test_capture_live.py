@@ -192,3 +192,19 @@ def test_an_older_batch_can_be_captured_as_long_as_it_is_complete(
     resumed = Job(job.spark, per_window, input_files).run(tmp_path / "restored")
 
     assert resumed == {n: rows for n, rows in uninterrupted.items() if n > 3}
+
+
+def test_a_job_whose_input_was_moved_goes_on_where_it_was(
+    spark: SparkSession, input_files: Path, tmp_path: Path
+) -> None:
+    job = Job(session(spark, HDFS), per_window, input_files)
+    uninterrupted = dict(job.run(tmp_path / "checkpoint"))
+    store = PartitionedCheckpointStore(FileBlobs(tmp_path / "store"))
+    manifest = capture_directory(SparkCheckpoint(tmp_path / "checkpoint"), store, batch=3)
+    elsewhere = tmp_path / "another place"
+    shutil.move(input_files, elsewhere)
+
+    materialise(manifest, store, tmp_path / "restored", moved_inputs={str(input_files): str(elsewhere)})
+    resumed = Job(job.spark, per_window, elsewhere).run(tmp_path / "restored")
+
+    assert resumed == {n: rows for n, rows in uninterrupted.items() if n > 3}
