@@ -292,6 +292,25 @@ def test_a_run_that_has_stopped_writes_nothing_that_counts_below_the_boundary(fl
     assert Ledger(flow.blobs).read().head == newest.n
 
 
+def test_a_run_that_has_read_past_its_successor_writes_nothing_that_counts_below_the_boundary(flow) -> None:
+    fenced = Flow(flow.blobs)
+    fenced.start()
+    flow.start()
+    flow.prune(flow.checkpoint())
+    head = fenced.ledger.read().head
+    flow.light()
+    flow.stop()
+    flow.start()
+    newest = flow.checkpoint()
+    flow.trim(newest)
+    assert flow.blobs.head(ledger_key(head + 1)) is None
+
+    record = fenced.append(OutcomeRecord(epoch=1, statuses=COMMITTED))
+
+    assert record.n == newest.n + 1
+    assert Ledger(flow.blobs).read().record(record.n) == record
+
+
 def test_what_was_begun_before_the_run_and_before_the_boundary_is_not_published(flow) -> None:
     id, since = CheckpointId.now(), flow.ledger.read().head
     flow.append(PruneRecord(ids=[id]))

@@ -120,7 +120,7 @@ class Ledger:
                 record = self._filled(history, draft, author)
                 data = encode_record(record)
                 created = self._create(record.n, data)
-                if created and self._stands(record, author):
+                if created and self._stands(record, author, history):
                     self._reader.learn(record.n, data)
                     self._history = History(self._reader, record.n, history.boundary)
                     self._running = 0 if isinstance(record, StopRecord) else record.generation
@@ -264,13 +264,13 @@ class Ledger:
         except StoreUnavailableError as error:
             raise _unknown(key, error) from error
 
-    def _stands(self, record: Record, author: Author) -> bool:
+    def _stands(self, record: Record, author: Author, history: History) -> bool:
         """Whether the record counts: below the boundary of a trimmed ledger nothing new does.
 
-        A run needs no check until it stops. Trimming keeps the number it would take next, however long it
-        slept.
+        A run needs no check until it stops or has seen a newer one. Trimming keeps the number it would take
+        next, however long it slept.
         """
-        if author.generation and author.generation == self._running:
+        if author.generation and author.generation == self._running == history.generation:
             return True
         try:
             return self._reader.find_boundary().has(record.n)
