@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable
@@ -9,7 +10,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
-from click.testing import Result
+from click.testing import CliRunner, Result
+
+from holdfast.cli import main
 
 #: What the fixture ``flow`` gives: see conftest.py.
 Flow: TypeAlias = Any
@@ -109,6 +112,19 @@ class TestPrune:
         assert result.exit_code == 2
         assert message in result.stderr
         assert len(history.store.list_ids()) == 5
+
+    def test_its_rules_come_from_the_environment_too(self, history: Flow) -> None:
+        by_variable = {
+            "HOLDFAST_STORE": str(history.root),
+            "HOLDFAST_JSON": "1",
+            "HOLDFAST_PRUNE_KEEP_LAST": "1",
+            "HOLDFAST_PRUNE_KEEP_WITHIN": "1 ms",
+            "HOLDFAST_PRUNE_YES": "1",
+        }
+
+        result = CliRunner().invoke(main, ["prune"], env=by_variable)
+
+        assert json.loads(result.stdout)["deleted"] == 4
 
     def test_nothing_is_deleted_while_a_record_cannot_be_read(self, history: Flow, ask: Ask) -> None:
         history.flip("ledger/000000000004.json")

@@ -50,6 +50,16 @@ def test_the_page_about_the_command_line_knows_every_command_and_option(name: st
 
 
 @pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_is_set_by_the_variable_that_the_page_promises(name: str) -> None:
+    for option in command(name).params:
+        if isinstance(option, click.Option):
+            typed = option.opts[0].removeprefix("--").replace("-", "_").upper()
+            for_all = typed in ("JSON", "STORE")
+
+            assert option.envvar == (f"HOLDFAST_{typed}" if for_all else f"HOLDFAST_{name.upper()}_{typed}")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
 def test_the_page_names_no_option_that_does_not_exist(name: str) -> None:
     known = {spelling for parameter in command(name).params for spelling in parameter.opts}
 

@@ -45,6 +45,11 @@ class CommandsByName(click.Group):
             return None
         command = getattr(import_module(f"holdfast.cli.{COMMANDS[cmd_name][0]}"), f"{cmd_name}_command")
         assert isinstance(command, click.Command)
+        for option in command.params:
+            if isinstance(option, click.Option) and option.envvar is None:
+                # As it is typed. Click would go by the name of the Python parameter.
+                typed = option.opts[0].removeprefix("--").replace("-", "_")
+                option.envvar = f"HOLDFAST_{cmd_name}_{typed}".upper()
         return command
 
     def resolve_command(
