@@ -148,6 +148,39 @@ def look(kind: str, url: str) -> State:
         )
 
 
+def wait_until_alone(kind: str, url: str) -> None:
+    """A server may still be at work for a client that is dead: what it does then was asked for in time.
+
+    Each look is made of several reads, and would see the store before and after.
+    """
+    until = time.monotonic() + 30
+    with counting_others(kind, url) as others:
+        while others():
+            assert time.monotonic() < until, "the killed child's connection does not end"
+            time.sleep(0.01)
+
+
+@contextmanager
+def counting_others(kind: str, url: str) -> Iterator[Callable[[], int]]:
+    """How many clients the server has beside us, asked over one connection."""
+    if kind.startswith("postgres"):
+        import psycopg
+
+        query = (
+            "SELECT count(*) FROM pg_stat_activity "
+            "WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+        )
+        with psycopg.connect(url, autocommit=True) as connection:
+            yield lambda: sum(count for (count,) in connection.execute(query))
+    elif kind.startswith(("redis", "valkey")):
+        import redis
+
+        with redis.Redis.from_url(url) as client:
+            yield lambda: len(client.client_list()) - 1
+    else:
+        yield lambda: 0
+
+
 @dataclass
 class Tally:
     rounds: int = 0
@@ -180,6 +213,7 @@ def one_round(kind: str, url: str, server: Any, done: int, chance: random.Random
     assert acknowledged, said.decode()
     last = acknowledged[-1]
 
+    wait_until_alone(kind, url)
     seen = look(kind, url)
     tally.rounds += 1
     tally.operations += len(acknowledged)
