@@ -102,8 +102,9 @@ def copy_some(
     ConflictError where the target is a flow's or has decided these epochs otherwise.
     """
     sender = _Sender(source, target, progress)
-    links = {link.checkpoint_id: link for id in sorted(ids) for link in source.chain(id)}
-    for id in sorted(links):
+    links = {link.checkpoint_id: link for id in ids for link in source.chain(id)}
+    # A parent's epoch is always the lower one; foreign ids sort as they like.
+    for id in sorted(links, key=lambda id: links[id].epoch):
         if target.load_raw(id) is not None:
             sender.done.present += 1
             continue
