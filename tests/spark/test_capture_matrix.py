@@ -43,6 +43,8 @@ matrix = _load_matrix()
         ("united", "rocksdb-1", "file"),
         # A source written in Python.
         ("stateless", "hdfs", "python"),
+        # State variables and timers in Python; schemas under absolute paths.
+        ("tws-timers", "changelog-2", "file"),
     ],
 )
 def test_a_case_of_the_matrix_resumes_as_if_nothing_had_happened(
