@@ -274,7 +274,7 @@ def main() -> int:
     print(f"import holdfast.positions: {spent * 1e3:.0f} ms, client libraries loaded: {loaded or 'none'}")
     for sentence in worst:
         print(f"above its limit: {sentence}")
-    # Times are told, not enforced: a busy machine would fail the bench. What is imported is not a matter of luck.
+    # Times are told, not enforced: a busy machine would fail. What is imported is no matter of luck.
     return 1 if loaded else 0
 
 
