@@ -28,13 +28,13 @@ from holdfast.coordinator import (
     ignore,
     observed,
 )
-from holdfast.errors import ChangedPipelineError, FencedError
+from holdfast.errors import ChangedPipelineError, FencedError, HoldfastError
 from holdfast.ids import CheckpointId
 from holdfast.ledger import Decision, StalePlanError
 from holdfast.pipeline import Trigger, compare_topology, pipeline_hash, topology
 from holdfast.pipeline.identity import EngineFacts
 from holdfast.spark.commits import check_supported
-from holdfast.spark.driving import DrivenQuery, OnBatch
+from holdfast.spark.driving import DrivenQuery, OnBatch, StopAsked
 from holdfast.spark.epochs import EpochMaker, Held, Pace, computed_once
 from holdfast.spark.frames import BuiltFlow
 from holdfast.spark.replaying import drive, replay_batch
@@ -98,9 +98,17 @@ class FlowRunner:
         run.parent = base
         with self._fenced_above_all(run):
             held = self._materialise(base, scratch)
-            for decision in replays:
-                self._replay(decision, scratch, run, started.to_feed_again if decision == plan.last else ())
-            self._run_query(run, held, scratch, trigger)
+            try:
+                for decision in replays:
+                    hungry = started.to_feed_again if decision == plan.last else ()
+                    self._replay(decision, scratch, run, hungry)
+            except StopAsked:
+                log.warning(
+                    "%s was told to stop while it replayed; the next start replays again",
+                    self._built.spec.full_name,
+                )
+            else:
+                self._run_query(run, held, scratch, trigger)
             run.stop()
 
     def ask_to_stop(self) -> None:
@@ -113,12 +121,21 @@ class FlowRunner:
         try:
             yield
         except Exception as error:
+            fence = self._fence(run, error)
+            if fence is None or isinstance(error, FencedError):
+                raise
+            raise fence from error
+
+    def _fence(self, run: Run, error: Exception) -> FencedError | None:
+        """The fence, if there is one. Where that cannot be seen, ``error`` is all there is to say."""
+        try:
             history = self._store.ledger.read()
-            if history.generation > run.author.generation and not isinstance(error, FencedError):
-                raise FencedError(
-                    run.author.generation, history.generation, history.writer or "unknown"
-                ) from error
-            raise
+        except HoldfastError as unseen:
+            error.add_note(f"whether a newer run has started could not be looked up: {unseen}")
+            return None
+        if history.generation <= run.author.generation:
+            return None
+        return FencedError(run.author.generation, history.generation, history.writer or "unknown")
 
     # --- plan and start: is it still the same pipeline? ----------------------------------------
 
@@ -193,7 +210,8 @@ class FlowRunner:
             run.end_feeding(feeding)
 
     def _run_once(self, scratch: Path, on_batch: OnBatch) -> None:
-        self._query(on_batch, scratch, {"once": True}).wait()
+        # What a stopped query left is not what was recorded, and that says nothing about its sources.
+        self._query(on_batch, scratch, {"once": True}).wait_for_its_own_end()
 
     # --- the query -----------------------------------------------------------------------------
 
