@@ -129,7 +129,11 @@ class Coordinator:
             return
         # A person's answer, whichever it is, settles a sink that is not declared any more.
         for name in sorted(set(last.receipts) - set(self._sinks) - set(history.statuses(last.epoch))):
-            raise SinkOutcomeUnknownError(name, last.epoch)
+            error = SinkOutcomeUnknownError(name, last.epoch)
+            error.add_note(
+                f"sink {name!r} is not declared any more, so a start cannot ask it or commit to it"
+            )
+            raise error
 
     # --- start: from here on older generations are fenced ---------------------------------------
 
@@ -180,6 +184,8 @@ class Coordinator:
             raise FencedError(author.generation, history.generation, history.writer or "unknown")
         if history.head == plan.history.head + 1:
             return StartPlan(history, plan.recovery)
+        # What it decided may name a sink that we do not declare: nobody else would ever ask for it (I3).
+        self._check_dropped_sinks(history)
         return StartPlan(history, _sound(plan_recovery(self._store, history), self._flow))
 
     def _resolve(self, last: Decision, history: History, author: Author) -> tuple[str, ...]:

@@ -145,9 +145,14 @@ class FlowRunner:
             plan = coordinator.plan()
             self._check_unchanged(plan)
             try:
-                return coordinator.start(plan)
+                started = coordinator.start(plan)
             except StalePlanError as error:
                 stale = error
+                continue
+            # The run before may have decided its first epoch after we looked, and may be another pipeline.
+            if started.plan.declared != plan.declared:
+                self._check_unchanged(started.plan)
+            return started
         raise stale.with_hint("another run of this flow keeps starting and stopping; see holdfast log")
 
     def _declared_identity(self) -> Identity:
