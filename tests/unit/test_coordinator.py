@@ -263,6 +263,33 @@ def test_a_sink_that_cannot_commit_stops_the_flow_and_the_next_start_finishes_it
     assert world.sinks["a"].rows() == world.sinks["b"].rows() == ALL_ROWS
 
 
+def test_every_sink_that_fails_is_told_of_though_one_error_is_raised() -> None:
+    world = World()
+    world.sinks["a"].failing_commits = world.sinks["b"].failing_commits = 3
+
+    with pytest.raises(StoreUnavailableError, match="sink 'a' did not commit epoch 1") as failed:
+        world.work()
+
+    assert failed.value.__notes__ == ["sink 'b' failed too: OSError: the disk is having a day"]
+
+
+def test_an_error_of_ours_in_a_commit_names_the_sink_and_says_what_holds() -> None:
+    world = World()
+    sink = world.sinks["b"]
+
+    def lose(step: Step) -> None:
+        if (step.name, step.when) == ("publish", "after"):
+            sink.staged.clear()
+
+    run = world.start(lose)
+    with pytest.raises(StagedOutputGoneError) as gone:
+        run.run_epoch(0, nullcontext(rows_of(0)), capture_of(0))
+
+    assert gone.value.__notes__ == ["sink 'b' did not commit epoch 1, which is decided and safe"]
+    assert gone.value.hint is not None
+    assert "start the flow again" in gone.value.hint
+
+
 def test_a_run_that_stopped_at_an_epoch_begins_no_other() -> None:
     world = World()
     world.sinks["a"].failing_commits = 3
@@ -285,6 +312,29 @@ def test_a_sink_that_cannot_say_stops_the_start_with_the_question() -> None:
     assert asked.value.sink == "b"
     assert asked.value.hint is not None
     assert "holdfast recover --sink b" in asked.value.hint
+
+
+def test_a_sink_that_is_not_declared_any_more_is_asked_about_even_if_its_epoch_came_last_moment() -> (
+    None
+):  # I3
+    world = World()
+    old = world.start()
+    old.run_epoch(0, nullcontext(rows_of(0)), capture_of(0))
+    old.stop()
+    old = world.start()
+    both = dict(world.sinks)
+    del world.sinks["b"]
+    coordinator = world.coordinator()
+    plan = coordinator.plan()
+    both["a"].failing_commits = both["b"].failing_commits = 3
+    with pytest.raises(StoreUnavailableError):
+        old.run_epoch(1, nullcontext(rows_of(1)), capture_of(1))
+
+    with pytest.raises(SinkOutcomeUnknownError) as asked:
+        coordinator.start(plan)
+
+    assert (asked.value.sink, asked.value.epoch) == ("b", 2)
+    assert "not declared any more" in asked.value.__notes__[0]
 
 
 def test_a_sink_whose_staged_output_is_gone_is_named_to_be_fed_again() -> None:

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
-from holdfast.coordinator.parallel import TookTooLongError, side_by_side
+from holdfast.coordinator.parallel import side_by_side
 from holdfast.coordinator.retaining import Retention
 from holdfast.coordinator.sink import Epoch, Sink, StagedOutputGoneError
 from holdfast.coordinator.steps import Observer, observed
@@ -268,6 +268,7 @@ class Run:
             attempt.receipts.setdefault(name, []).append(receipt)
         for name, error in results.errors.items():
             error.add_note(f"sink {name!r} could not prepare epoch {epoch.number}; nothing of it is visible")
+            results.note_others(error, "sink")
             raise error
 
     def _fill_in(self, attempt: OpenEpoch) -> None:
@@ -416,9 +417,9 @@ def commit_all(
         {name: partial(commit, name, sink) for name, sink in sinks.items()}, seconds=seconds
     )
     for name, error in results.errors.items():
-        if isinstance(error, (TookTooLongError, Exception)) and not isinstance(error, HoldfastError):
-            raise _not_committed(name, epoch.number, error) from error
-        raise error
+        told = _not_committed(name, epoch.number, error)
+        results.note_others(told, "sink")
+        raise told
 
 
 def _commit_with_patience(sink: Sink, epoch: Epoch, receipts: Any) -> int:
@@ -437,7 +438,13 @@ def _commit_with_patience(sink: Sink, epoch: Epoch, receipts: Any) -> int:
     raise AssertionError("unreachable")
 
 
-def _not_committed(sink: str, epoch: int, error: BaseException) -> StoreUnavailableError:
-    return StoreUnavailableError(
+def _not_committed(sink: str, epoch: int, error: BaseException) -> BaseException:
+    """What to raise: an error of ours, or the end of the process, as it is; anything else as one of ours."""
+    if isinstance(error, HoldfastError) or not isinstance(error, Exception):
+        error.add_note(f"sink {sink!r} did not commit epoch {epoch}, which is decided and safe")
+        return error
+    ours = StoreUnavailableError(
         f"sink {sink!r} did not commit epoch {epoch}: {error}. The epoch is decided and safe"
     ).with_hint("mend the sink and start again: the epoch is committed first, then the flow goes on")
+    ours.__cause__ = error
+    return ours

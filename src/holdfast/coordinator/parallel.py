@@ -31,6 +31,11 @@ class Results(Generic[T]):
         self.values = values
         self.errors = errors
 
+    def note_others(self, error: BaseException, what: str) -> None:
+        """Note on ``error``, which tells of the first failure, all the others: only one can be raised."""
+        for name, other in list(self.errors.items())[1:]:
+            error.add_note(f"{what} {name!r} failed too: {type(other).__name__}: {other}")
+
 
 def side_by_side(
     calls: Mapping[str, Callable[[], T]],

@@ -87,6 +87,8 @@ class Sink(Protocol):
 class StagedOutputGoneError(NotFoundError):
     """What ``prepare`` staged for a decided epoch is not there any more, and is not shown either."""
 
+    hint = "start the flow again: the epoch is decided, and is run once more into this sink alone"
+
     def __init__(self, sink: str, epoch: int, what: str) -> None:
         super().__init__(sink, epoch, what)
         self.sink = sink

@@ -101,6 +101,7 @@ def _run_all(runners: Mapping[str, FlowRunner], trigger: Trigger) -> None:
     results = side_by_side({name: partial(run, runner) for name, runner in runners.items()})
     for name, error in results.errors.items():
         error.add_note(f"in flow {name!r}")
+        results.note_others(error, "flow")
         raise error
 
 
