@@ -113,6 +113,21 @@ def test_a_target_that_holds_anything_is_refused(
     assert query.files() == before
 
 
+def test_a_dry_run_refuses_what_a_restore_would_refuse(
+    query: SparkDirectory, flow: Flow, tmp_path: Path, ask: Ask, document: Document
+) -> None:
+    document("capture", query.root, "--store", tmp_path / "store")
+    flow.decide(1)
+
+    full = ask("restore", "latest", "--store", tmp_path / "store", "--to", query.root, "--dry-run")
+    not_sparks = ask("restore", "latest", "--store", flow.root, "--to", tmp_path / "target", "--dry-run")
+
+    assert full.exit_code == 11
+    assert "is not an empty directory\nhint: restore into a new directory" in full.stderr
+    assert not_sparks.exit_code == 2
+    assert "was not taken from a Spark checkpoint" in not_sparks.stderr
+
+
 def test_a_checkpoint_that_is_not_sparks_is_refused(flow: Flow, tmp_path: Path, ask: Ask) -> None:
     flow.decide(1)
 

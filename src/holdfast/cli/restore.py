@@ -74,14 +74,18 @@ def restore_command(
 
 
 def _print_plan(output: Output, store: PartitionedCheckpointStore, id: CheckpointId, target: Path) -> None:
-    from holdfast.errors import CorruptError
+    from holdfast.errors import ConflictError, CorruptError, InvalidInputError
 
+    chain = store.chain(id)  # a newer format is a reason to upgrade, and validating would call it damage
+    newest = chain[-1]
+    batch = newest.engine.batch_id if newest.engine else None
+    if batch is None:
+        raise InvalidInputError(f"checkpoint {id} was not taken from a Spark checkpoint")
+    if target.exists() and not (target.is_dir() and next(target.iterdir(), None) is None):
+        raise ConflictError(f"{target} is not an empty directory").with_hint("restore into a new directory")
     result = store.validate_checkpoint(id)
     if not result.valid:
         raise CorruptError(store.paths.manifest(id), result.reason).with_hint("holdfast recover --dry-run")
-    chain = store.chain(id)
-    newest = chain[-1]
-    batch = newest.engine.batch_id if newest.engine else None
     size = sum(manifest.total_size_bytes for manifest in chain)
     output.document(
         {
