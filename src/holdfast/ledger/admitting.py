@@ -118,7 +118,7 @@ def _check_author(history: History, author: Author) -> None:
     if not author.generation:
         raise ConflictError(
             f"a runner decides here (generation {history.generation}); only it may append a checkpoint"
-        ).with_hint("take a savepoint of a flow that runs, or capture into a store of its own")
+        ).with_hint("capture into a store of its own; `holdfast copy ID` takes a flow's checkpoint to one")
     raise FencedError(author.generation, history.generation, history.writer or "unknown")
 
 
