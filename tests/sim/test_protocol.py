@@ -413,7 +413,7 @@ def run_flow(world: World, actor: Actor) -> None:
     run, engine, plan = started.run, Engine(store), started.plan
     base, replays = plan.recovery.chosen, plan.recovery.replay
     if started.to_feed_again and not replays:
-        base, replays = plan.to_run_last_again()
+        base, replays = plan.to_run_last_again(store, started.to_feed_again)
     run.parent = base
     engine.restore(base)
     for decision in replays:

@@ -23,7 +23,7 @@ from holdfast.coordinator import (
     Step,
     ignore,
 )
-from holdfast.errors import ConflictError, FencedError, StoreUnavailableError
+from holdfast.errors import ConflictError, CorruptError, FencedError, StoreUnavailableError
 from holdfast.ids import CheckpointId
 from holdfast.manifest import Receipt
 from holdfast.store import CheckpointWriter, PartitionedCheckpointStore
@@ -352,6 +352,20 @@ def test_a_sink_whose_staged_output_is_gone_is_named_to_be_fed_again() -> None:
     world.work()
 
     assert world.sinks["a"].rows() == world.sinks["b"].rows() == ALL_ROWS
+
+
+def test_an_epoch_that_cannot_be_run_again_stops_the_start_with_what_there_is_to_do() -> None:
+    world = World()
+    assert world.crash_at("commit", "before", epoch=1)
+    world.sinks["b"].staged.clear()
+    coordinator = world.coordinator()
+    started = coordinator.start(coordinator.plan())
+
+    with pytest.raises(CorruptError, match=r"'b' lost what was staged.*epoch 1.* holds no logs") as stuck:
+        started.plan.to_run_last_again(PartitionedCheckpointStore(world.blobs), started.to_feed_again)
+
+    assert stuck.value.hint is not None
+    assert "holdfast recover --sink b --outcome committed" in stuck.value.hint
 
 
 def test_a_sink_that_shows_an_epoch_nobody_decided_is_a_conflict_and_fences_nobody() -> None:

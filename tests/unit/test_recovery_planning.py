@@ -22,7 +22,7 @@ from holdfast.ledger import (
 )
 from holdfast.ledger.records import open_bytes, seal_bytes
 from holdfast.manifest import CheckpointManifestV2
-from holdfast.recovery import plan_recovery
+from holdfast.recovery import plan_recovery, plan_running_again
 from holdfast.store import PartitionedCheckpointStore
 from holdfast.testing import FaultyBlobs
 
@@ -341,6 +341,36 @@ def captured(store: PartitionedCheckpointStore, epoch: int) -> CheckpointId:
     writer.add("0", 0, b"state %d" % epoch)
     writer.publish()
     return writer.id
+
+
+def test_what_is_run_again_begins_before_a_checkpoint_that_is_damaged(flow) -> None:
+    good, bad, last = flow.checkpoint(), flow.checkpoint(), flow.checkpoint()
+    flow.damage_state(bad)
+
+    plan = plan_running_again(flow.store, flow.store.ledger.read())
+
+    assert flow.plan().verdict == "resume"
+    assert (plan.verdict, plan.chosen, plan.replay) == ("replay", good.checkpoint_id, (bad, last))
+
+
+def test_what_is_run_again_from_the_beginning_has_every_epoch_since(flow) -> None:
+    first = flow.checkpoint()
+
+    plan = plan_running_again(flow.store, flow.store.ledger.read())
+
+    assert (plan.verdict, plan.chosen, plan.replay) == ("replay", None, (first,))
+
+
+def test_what_cannot_be_run_again_says_why(flow) -> None:
+    bad = flow.checkpoint(logs=False)
+    flow.checkpoint()
+    flow.damage_state(bad)
+
+    plan = plan_running_again(flow.store, flow.store.ledger.read())
+
+    assert plan.verdict == "stuck"
+    assert "epoch 1" in plan.reason
+    assert "holdfast verify --read-data" in plan.hint
 
 
 def test_a_store_without_sinks_steps_back_over_a_corrupt_checkpoint_and_says_so() -> None:

@@ -25,16 +25,14 @@ from holdfast.errors import ConflictError, CorruptError, FencedError
 from holdfast.ids import CheckpointId
 from holdfast.ledger import (
     Author,
-    CheckpointRecord,
     Decision,
-    Gap,
     History,
     OutcomeRecord,
     StartRecord,
     new_writer,
 )
 from holdfast.manifest import SinkCommitStatus
-from holdfast.recovery import RecoveryPlan, plan_recovery
+from holdfast.recovery import RecoveryPlan, plan_recovery, plan_running_again
 from holdfast.store import PartitionedCheckpointStore
 
 
@@ -58,19 +56,26 @@ class StartPlan:
         record = self.history.record(self.last.generation)
         return record if isinstance(record, StartRecord) else None
 
-    def to_run_last_again(self) -> tuple[CheckpointId | None, tuple[Decision, ...]]:
-        """The newest checkpoint before the last decision (None: the beginning), and what to replay then.
+    def to_run_last_again(
+        self, store: PartitionedCheckpointStore, sinks: tuple[str, ...]
+    ) -> tuple[CheckpointId | None, tuple[Decision, ...]]:
+        """The newest sound checkpoint before the last decision (None: the beginning), and what to replay.
 
-        The last decision comes last; light epochs before it have no state of their own.
+        The last decision comes last; those before it are light, or their state is damaged. Raises
+        CorruptError where it cannot be done.
         """
-        again: list[Decision] = []
-        for decision in self.history.walk():
-            if isinstance(decision, Gap):
-                raise decision.error
-            if again and isinstance(decision, CheckpointRecord):
-                return decision.checkpoint_id, tuple(reversed(again))
-            again.append(decision)
-        return None, tuple(reversed(again))
+        again = plan_running_again(store, self.history)
+        if again.verdict == "stuck":
+            epoch = self.last.epoch if self.last is not None else 0
+            lost = " and ".join(map(repr, sinks))
+            raise CorruptError(
+                f"the state before epoch {epoch}",
+                f"{lost} lost what was staged, and the epoch cannot be run again: {again.reason}",
+            ).with_hint(
+                f"{again.hint}; or, where its output may stay missing, say that it is committed: "
+                f"holdfast recover --sink {sinks[0]} --outcome committed"
+            )
+        return again.chosen, again.replay
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,8 @@ from holdfast.store.naming import find_by_listing
 
 Verdict: TypeAlias = Literal["fresh", "resume", "replay", "stuck"]
 
+_MEND = "bring what is damaged back from a copy of the store, and start again"
+
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
@@ -153,15 +155,27 @@ def plan_recovery(store: PartitionedCheckpointStore, history: History | None = N
     return search.plan("fresh" if search.chosen is None else "resume")
 
 
-def _search(store: PartitionedCheckpointStore, history: History) -> _Search:
-    """Back along the timeline to the newest checkpoint that is sound to its last byte."""
+def plan_running_again(store: PartitionedCheckpointStore, history: History) -> RecoveryPlan:
+    """How to run the newest decision once more, for a sink that lost what it had staged.
+
+    ``replay`` from the newest sound checkpoint before it (its own holds the state after it), or ``stuck``.
+    """
+    search = _search(store, history, again=history.newest_decision)
+    reason = str(search.gaps[0].error) if search.gaps else _not_replayable(store, search)
+    if reason is None:
+        return search.plan("replay")
+    return search.plan("stuck", reason=reason, command="holdfast verify --read-data", advice=_MEND)
+
+
+def _search(store: PartitionedCheckpointStore, history: History, *, again: Decision | None = None) -> _Search:
+    """Back along the timeline to the newest sound checkpoint that is none of ``again``."""
     search = _Search()
     upper = history.head + 1
     for entry in history.walk():
         if isinstance(entry, Gap):
             search.gaps.append(entry)
             continue
-        for id in _states_of(history, entry, upper):
+        for id in _states_of(history, entry, upper) if entry != again else ():
             search.examined += 1
             reason = _find_fault(store, history, entry, id)
             if reason is None:
@@ -269,10 +283,9 @@ def _way_out(search: _Search) -> str:
 
 
 def _advice(search: _Search) -> str:
-    mend = "bring what is damaged back from a copy of the store, and start again"
     if search.chosen is None:
-        return f"{mend}; without one, only a new store can begin afresh, with sinks that are emptied by hand"
-    named = f"{mend} (`holdfast verify --read-data` names it)"
+        return f"{_MEND}; without one, only a new store can begin afresh, with sinks that are emptied by hand"
+    named = f"{_MEND} (`holdfast verify --read-data` names it)"
     if not _sinks_may_show(search):
         return f"the query goes on from that directory; or {named}"
     return (

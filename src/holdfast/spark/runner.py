@@ -94,7 +94,7 @@ class FlowRunner:
         base, replays = plan.recovery.chosen, plan.recovery.replay
         if started.to_feed_again and not replays:
             # The rows are wanted once more, so the state from before them is.
-            base, replays = plan.to_run_last_again()
+            base, replays = plan.to_run_last_again(self._store, started.to_feed_again)
         run.parent = base
         with self._fenced_above_all(run):
             held = self._materialise(base, scratch)
