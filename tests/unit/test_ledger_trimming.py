@@ -104,6 +104,21 @@ def test_what_nobody_needs_goes_and_the_present_stays(flow) -> None:
     assert history.boundary == Boundary(newest.n - 1, 4, frozenset({start.n}))
 
 
+def test_what_the_run_of_the_last_decision_declared_stays_though_newer_runs_decided_nothing(flow) -> None:
+    declared = flow.start(pipeline_hash=7)
+    flow.light(3)
+    newest = flow.checkpoint()
+    flow.stop()
+    flow.start(pipeline_hash=8)
+    flow.stop()
+
+    flow.trim(newest)
+
+    history = Ledger(flow.blobs).read()
+    assert history.boundary.n == newest.n - 1
+    assert history.record(history.newest_decision.generation) == declared
+
+
 def test_the_highest_epoch_survives_in_the_boundary_alone(flow) -> None:
     a_finished_run(flow)
     flow.start()

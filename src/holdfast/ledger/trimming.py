@@ -3,7 +3,7 @@ not there.
 
     kept at or below the boundary
         records of checkpoints that are not pruned (stops and savepoints included), and how their sinks ended
-        holds and tags in force, and the newest start
+        holds and tags in force, the newest start, and the last decision's
         decisions whose sinks are not all done
         prunes that are not carried out yet, or that name what a kept record names
         restores, down to the oldest kept decision: without them an abandoned one would look like the present
@@ -55,7 +55,7 @@ def plan_trim(
     if n <= history.boundary.n:
         return None
     records = {record.n: _slim(record) for record in history.records.values()}
-    kept = _Keeper(records, n, now_ms=now_ms, is_gone=is_gone).kept()
+    kept = _Keeper(records, n, tip=history.tip, now_ms=now_ms, is_gone=is_gone).kept()
     epochs = (record.epoch for record in records.values() if is_decision(record) and record.n <= n)
     return Boundary(n, max(epochs, default=0) or history.boundary.epoch, frozenset(kept))
 
@@ -64,10 +64,17 @@ class _Keeper:
     """Finds what stays at or below ``n``."""
 
     def __init__(
-        self, records: dict[int, Record], n: int, *, now_ms: int, is_gone: Callable[[PruneRecord], bool]
+        self,
+        records: dict[int, Record],
+        n: int,
+        *,
+        tip: int,
+        now_ms: int,
+        is_gone: Callable[[PruneRecord], bool],
     ) -> None:
         self._records = records
         self._n = n
+        self._tip = tip
         self._now_ms = now_ms
         self._is_gone = is_gone
         self._pruned: set[CheckpointId] = set()
@@ -132,6 +139,9 @@ class _Keeper:
     def _starts(self) -> Iterator[int]:
         starts = [record for record in self._records.values() if isinstance(record, StartRecord)]
         yield from (start.n for start in starts[-1:])
+        # The next start compares its pipeline with what the run of the last decision had declared.
+        tip = self._records.get(self._tip)
+        yield from (start.n for start in starts if tip is not None and start.n == tip.generation)
         # What was found corrupt counts no more for retention, as long as it lies there.
         alive = {getattr(self._records[n], "checkpoint_id", None) for n in self._states()}
         yield from (start.n for start in starts if not alive.isdisjoint(start.corrupt))
