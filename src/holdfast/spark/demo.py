@@ -166,12 +166,13 @@ def _live(directory: Path, say: Say, *, die_at: str | None = None) -> None:
             text=True,
             start_new_session=True,  # its JVM is in the same group, and dies with it
         )
-        try:
-            for line in _lines(child):
-                say(f"  {line}")
-            code = child.wait(LIFE_SECONDS)
-        finally:
-            _kill_group(child.pid)
+        with child:
+            try:
+                for line in _lines(child):
+                    say(f"  {line}")
+                code = child.wait(LIFE_SECONDS)
+            finally:
+                _kill_group(child.pid)
     if code != (-signal.SIGKILL if die_at else 0):
         raise HoldfastError(
             f"the demo's pipeline ended with {code}\n{_tail(directory / 'log.txt')}"
