@@ -77,6 +77,11 @@ class FlowRunner:
         self._identity = self._declared_identity()
         self._stop_asked = threading.Event()
 
+    @property
+    def store_url(self) -> str:
+        """Where this flow's checkpoints live: what ``--store`` takes."""
+        return self._built.spec.store_url
+
     def run(self, trigger: Trigger) -> None:
         """Start, run until the trigger is through or a stop is asked for, and stop in good order."""
         check_supported(self._session)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.blobs import open_blobs
 from holdfast.coordinator import Observer, Sink, ignore, of_flow
 from holdfast.coordinator.parallel import side_by_side
+from holdfast.errors import HoldfastError
 from holdfast.pipeline import FlowSpec, PipelineSpec, Trigger, flows
 from holdfast.spark.frames import Functions, build_flow
 from holdfast.spark.runner import FlowRunner
@@ -87,12 +88,12 @@ def _declared_sinks(flow: FlowSpec) -> dict[str, Sink]:
 
 def _run_all(runners: Mapping[str, FlowRunner], trigger: Trigger) -> None:
     if len(runners) == 1:
-        next(iter(runners.values())).run(trigger)
+        _run_one(next(iter(runners.values())), trigger)
         return
 
     def run(runner: FlowRunner) -> None:
         try:
-            runner.run(trigger)
+            _run_one(runner, trigger)
         except BaseException:
             for other in runners.values():
                 other.ask_to_stop()
@@ -103,6 +104,16 @@ def _run_all(runners: Mapping[str, FlowRunner], trigger: Trigger) -> None:
         error.add_note(f"in flow {name!r}")
         results.note_others(error, "flow")
         raise error
+
+
+def _run_one(runner: FlowRunner, trigger: Trigger) -> None:
+    try:
+        runner.run(trigger)
+    except HoldfastError as error:
+        if "holdfast " in (error.hint or ""):
+            # What the hint tells to type asks for a store, which is not what the declaration calls one.
+            error.add_note(f"the flow's store is --store {runner.store_url}")
+        raise
 
 
 @contextmanager
