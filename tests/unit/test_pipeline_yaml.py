@@ -188,6 +188,18 @@ def test_a_wrong_setting_says_what_is_allowed(tmp_path: Path, line: str, message
     assert message in refusal(tmp_path, f"{MINIMAL}{line}\n")
 
 
+@pytest.mark.parametrize("interval", ["every", "state_every"])
+def test_input_is_not_thrown_away_before_its_epoch_needs_it_no_more(tmp_path: Path, interval: str) -> None:
+    cleaning = MINIMAL.replace("path: ./in,", "path: ./in, options: {CleanSource: delete},")
+
+    message = refusal(tmp_path, f"{cleaning}{interval}: 10s\n")
+
+    assert f"sources.trades.options.CleanSource: with {interval} above 0s only off is allowed" in message
+    assert load(tmp_path, cleaning).every_seconds == 0
+    kept = cleaning.replace("delete", "'off'")
+    assert load(tmp_path, f"{kept}{interval}: 10s\n").sources["trades"].options == {"CleanSource": "off"}
+
+
 @pytest.mark.parametrize(
     ("database", "message"),
     [

@@ -239,6 +239,7 @@ def check_coherent(spec: PipelineSpec) -> None:
     for sink in spec.sinks.values():
         _check_sink(spec, sink)
     _check_targets(spec)
+    _check_nothing_is_cleaned_early(spec)
     for flow in flows(spec):
         if not flow.sources:
             raise DeclarationError(
@@ -346,6 +347,19 @@ def _check_targets(spec: PipelineSpec) -> None:
                 ("sinks", sink.name, *path), f"the sink {taken[target]!r} already writes there"
             )
         taken[target] = sink.name
+
+
+def _check_nothing_is_cleaned_early(spec: PipelineSpec) -> None:
+    """No source throws away what an epoch needs: with either interval Spark is done with a batch first."""
+    longer = [name for name in ("every", "state_every") if getattr(spec, f"{name}_seconds") > 0]
+    for source in spec.sources.values():
+        for option, value in source.options.items():
+            if longer and option.lower() == "cleansource" and value.lower() != "off":
+                raise DeclarationError(
+                    ("sources", source.name, "options", option),
+                    f"with {longer[0]} above 0s only off is allowed: input could be gone before its epoch is "
+                    "decided or replayed",
+                )
 
 
 # --- what the design names and this version does not build
