@@ -36,7 +36,10 @@ def replay_batch(
     Raises CorruptError when the batch did not come out as recorded: its sources no longer hold the
     same rows, or the query is another.
     """
-    offsets = f"offsets/{batch}"
+    offsets, commit = f"offsets/{batch}", f"commits/{batch}"
+    for name in (offsets, commit):
+        if name not in logs:
+            raise CorruptError(name, "the record of its epoch does not hold it").with_hint("holdfast log")
     _put_in_place(scratch, {name: text for name, text in logs.items() if _precedes(name, batch)})
     seen: list[int] = []
 
@@ -49,7 +52,8 @@ def replay_batch(
         raise _not_as_recorded(batch, f"Spark ran {seen or 'nothing'} instead")
     if (scratch / offsets).read_text(encoding="utf-8") != logs[offsets]:
         raise _not_as_recorded(batch, "Spark planned other offsets")
-    commit = f"commits/{batch}"
+    if not (scratch / commit).exists():
+        raise _not_as_recorded(batch, "Spark did not finish it")
     left = parse_commit((scratch / commit).read_bytes(), commit).next_watermark_ms
     recorded = parse_commit(logs[commit].encode(), commit).next_watermark_ms
     if left != recorded:
