@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -27,6 +28,7 @@ from holdfast.errors import ConflictError, CorruptError, FencedError, StoreUnava
 from holdfast.ids import CheckpointId
 from holdfast.manifest import Receipt
 from holdfast.store import CheckpointWriter, PartitionedCheckpointStore
+from holdfast.store.verifying import verify_store
 
 BATCHES = 4
 IDENTITY = Identity(pipeline_hash=7, topology={})
@@ -406,3 +408,45 @@ def test_an_epoch_number_is_never_used_twice_after_a_failed_attempt_was_decided(
     decisions = PartitionedCheckpointStore(world.blobs).ledger.read().timeline
     assert [decision.epoch for decision in decisions] == [1, 2, 3, 4]
     assert len({decision.checkpoint_id for decision in decisions}) == BATCHES
+
+
+def test_a_run_prunes_now_and_then_and_an_epoch_never_fails_for_it() -> None:
+    world = World()
+    store = PartitionedCheckpointStore(world.blobs)
+    limits = Limits(keep_checkpoints=2)
+    coordinator = Coordinator(store, "orders/per_minute", world.sinks, identity=IDENTITY, limits=limits)
+    run = coordinator.start(coordinator.plan()).run
+
+    for batch in range(2 * BATCHES):
+        run.run_epoch(batch, nullcontext(rows_of(batch)), capture_of(batch))
+    run.stop()
+
+    kept = PartitionedCheckpointStore(world.blobs).list_ids()
+    assert 2 <= len(kept) < 2 * BATCHES
+    assert run.last is not None
+    assert kept[-1] == run.last.checkpoint_id
+    assert verify_store(PartitionedCheckpointStore(world.blobs), read_data=True).ok
+
+
+def test_a_commit_that_hangs_stops_the_flow_and_the_next_start_finishes_it() -> None:
+    world = World()
+    let_go = threading.Event()
+    sink = world.sinks["a"]
+    commit = sink.commit
+    sink.commit = lambda *_: let_go.wait(30)  # type: ignore[method-assign, assignment, misc]
+    coordinator = Coordinator(
+        PartitionedCheckpointStore(world.blobs),
+        "orders/per_minute",
+        world.sinks,
+        identity=IDENTITY,
+        limits=Limits(commit_seconds=0.05),
+    )
+    run = coordinator.start(coordinator.plan()).run
+
+    with pytest.raises(StoreUnavailableError, match=r"sink 'a' did not commit epoch 1: still not back"):
+        run.run_epoch(0, nullcontext(rows_of(0)), capture_of(0))
+    let_go.set()
+    sink.commit = commit  # type: ignore[method-assign]
+    world.work()
+
+    assert world.sinks["a"].rows() == world.sinks["b"].rows() == ALL_ROWS
