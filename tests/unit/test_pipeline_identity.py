@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.pipeline import FlowSpec, compare_topology, flows, load_yaml, pipeline_hash, topology
-from holdfast.pipeline.identity import EngineFacts
+from holdfast.pipeline.identity import EngineFacts, settings
 
 TEXT = """\
 pipeline: orders
@@ -170,3 +170,27 @@ def test_a_topology_of_before_sections_existed_can_be_compared(tmp_path: Path) -
     changes = compare_topology({}, topology(flow(tmp_path)))
 
     assert {change.what for change in changes} == {"added"}
+
+
+def test_a_setting_that_state_depends_on_is_told_beside_an_added_sink(tmp_path: Path) -> None:
+    # A run warned of the sink alone, and went on with state that the other output mode does not fit.
+    one = flow(tmp_path)
+    engine = EngineFacts()
+    before = {**topology(one), "settings": settings(one, engine)}
+    after = {**topology(one), "settings": settings(one, EngineFacts(shuffle_partitions="7"))}
+    after["sinks"] = {**after["sinks"], "other": {"hash": "0" * 16, "inputs": []}}
+
+    changes = compare_topology(before, after)
+
+    assert [str(change) for change in changes] == [
+        "sink 'other' was added",
+        "setting 'shuffle_partitions' was changed: its value is another",
+    ]
+
+
+def test_a_topology_without_settings_is_compared_without_them(tmp_path: Path) -> None:
+    one = flow(tmp_path)
+
+    changes = compare_topology(topology(one), {**topology(one), "settings": settings(one, EngineFacts())})
+
+    assert changes == []

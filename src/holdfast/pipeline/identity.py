@@ -19,6 +19,8 @@ from holdfast.positions.config_hash import hash_text
 Topology: TypeAlias = dict[str, dict[str, dict[str, Any]]]
 
 SECTIONS = ("sources", "tables", "operators", "sinks")
+#: What state depends on and no member holds; it stands beside the sections where a run recorded it.
+SETTINGS = "settings"
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
@@ -78,6 +80,17 @@ def topology(flow: FlowSpec) -> Topology:
     }
 
 
+def settings(flow: FlowSpec, engine: EngineFacts) -> dict[str, dict[str, Any]]:
+    """The settings that state depends on, each as a member of the topology's section ``settings``."""
+    facts = {
+        "output_mode": flow.pipeline.output_mode,
+        "state_provider": engine.state_provider,
+        "state_format": engine.state_format,
+        "shuffle_partitions": engine.shuffle_partitions,
+    }
+    return {name: {"hash": f"{hash_text(value):016x}", "inputs": []} for name, value in facts.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """One difference between two topologies. ``str()`` is a sentence for a person."""
@@ -95,7 +108,7 @@ class Change:
 def compare_topology(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
     """What was added, removed and changed from ``old`` to ``new``, section by section, sorted by name."""
     changes = []
-    for section in SECTIONS:
+    for section in (*SECTIONS, *([SETTINGS] if SETTINGS in old and SETTINGS in new else [])):
         before: Mapping[str, Any] = old.get(section) or {}
         after: Mapping[str, Any] = new.get(section) or {}
         for name in sorted({*before, *after}):
@@ -113,6 +126,7 @@ _MADE_OF = {
     "tables": "its format or schema is another",
     "operators": "its query, watermark or version is another",
     "sinks": "its kind, format, table or key is another",
+    SETTINGS: "its value is another",
 }
 
 

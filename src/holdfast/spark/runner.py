@@ -32,7 +32,7 @@ from holdfast.errors import ChangedPipelineError, FencedError, HoldfastError
 from holdfast.ids import CheckpointId
 from holdfast.ledger import Decision, StalePlanError
 from holdfast.pipeline import Trigger, compare_topology, pipeline_hash, topology
-from holdfast.pipeline.identity import EngineFacts
+from holdfast.pipeline.identity import SETTINGS, EngineFacts, settings
 from holdfast.spark.commits import check_supported
 from holdfast.spark.driving import DrivenQuery, OnBatch, StopAsked
 from holdfast.spark.epochs import EpochMaker, Held, Pace, computed_once
@@ -163,7 +163,8 @@ class FlowRunner:
     def _declared_identity(self) -> Identity:
         conf = {name: self._session.conf.get(name, None) for name in (STATE_FORMAT, *_BAKED_IN)}
         engine = EngineFacts.of({name: value for name, value in conf.items() if value is not None})
-        return Identity(pipeline_hash(self._built.spec, engine), topology(self._built.spec))
+        members = {**topology(self._built.spec), SETTINGS: settings(self._built.spec, engine)}
+        return Identity(pipeline_hash(self._built.spec, engine), members)
 
     def _check_unchanged(self, plan: StartPlan) -> None:
         declared = plan.declared

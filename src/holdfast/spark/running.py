@@ -17,7 +17,7 @@ from holdfast.pipeline import FlowSpec, PipelineSpec, Trigger, flows
 from holdfast.spark.frames import Functions, build_flow
 from holdfast.spark.runner import FlowRunner
 from holdfast.spark.scratch import scratch_root
-from holdfast.spark.session import session_for
+from holdfast.spark.session import is_session_active, session_for
 from holdfast.spark.sinks import Database, Files
 from holdfast.store import PartitionedCheckpointStore
 
@@ -38,7 +38,7 @@ def run_pipeline(
 
     A flow that fails asks the others to stop after the epoch they are in, and its error is raised.
     """
-    own = session is None
+    own = session is None and not is_session_active()
     session = session_for(spec.name, spec.spark, session)
     try:
         runners = {

@@ -83,6 +83,15 @@ def quieted(settings: Mapping[str, str], environ: Mapping[str, str]) -> dict[str
     return {**settings, JAVA_OPTIONS: f"{options} -Dlog4j2.configurationFile={ours}".strip()}
 
 
+def is_session_active() -> bool:
+    """Whether somebody has a Spark session here already: then it is theirs to stop."""
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise MissingExtraError("spark", "running a pipeline") from error
+    return SparkSession.getActiveSession() is not None
+
+
 def _set(session: SparkSession, name: str, value: str) -> None:
     from pyspark.errors import AnalysisException
 
