@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +25,7 @@ from holdfast.errors import (
 )
 from holdfast.spark.session import ROCKSDB
 from holdfast.spark.sinks import Files, ShownFile, read_index, shown_files
+from holdfast.spark.sinks.epoch_index import EpochIndex
 from holdfast.testing.sinks import FLOW, attempt, stored
 
 if TYPE_CHECKING:
@@ -727,3 +730,27 @@ def test_rows_go_out_as_they_are_without_columns_of_ours(
     committed(opened(path), attempt(1), batch(1))
 
     assert spark.read.parquet(str(path)).columns == ["number"]
+
+
+def test_a_feed_that_died_while_it_was_shown_gives_way_to_the_next(
+    spark: SparkSession, path: Path, batch: Callable[..., DataFrame], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The staged files of a decided epoch were lost; the run that made them again was killed between showing
+    # its files, which had other bytes, and the index entry. No later start got past them.
+    decided = attempt(1)
+    lost = prepared(opened(path), decided, batch(1, 2))
+    shutil.rmtree(path / "_holdfast" / "staged")
+    feeding = opened(path)
+    fed = prepared(feeding, replace(decided, generation=2), batch(2, 1))
+    with monkeypatch.context() as dying:
+        dying.setattr(EpochIndex, "create", lambda self, shown: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            feeding.commit(replace(decided, generation=2), fed)
+    assert len(visible(path)) == 1
+
+    with pytest.raises(StagedOutputGoneError, match="did not end"):
+        opened(path).commit(decided, lost)
+    assert visible(path) == []
+    committed(opened(path), replace(decided, generation=3), batch(1, 2))
+
+    assert sorted(numbers(spark, path)) == [1, 2]

@@ -234,7 +234,8 @@ class Files:
             if self._is_settled(epoch):
                 return
             # Half an epoch must not stay behind: the next feed's files may have other rows under these names.
-            self._take_back(sorted({os.path.dirname(part) for part, _ in staged}))
+            named = {os.path.dirname(part) for part, _ in staged}
+            self._take_back(sorted(named.union(self._attempts_at(epoch))))
             self._hide([file.name for _, file in staged])
             raise StagedOutputGoneError(self._flow.sink, epoch.number, next(filter(None, missing)))
         for directory in directories:
@@ -246,20 +247,19 @@ class Files:
         part, file = what
         staged, shown = os.path.join(part, file.name), os.path.join(self.path, file.name)
         if os.path.lexists(shown):
-            self._check_shown(shown, staged, file, epoch)
-            return None
+            return self._check_shown(shown, staged, file, epoch)
         try:
             if not self._is_sound(staged, part, file):
                 return f"{os.path.relpath(staged, self.path)} is damaged"
             # link, not rename: rename replaces what is there, and a second commit could not see whose it was.
             os.link(staged, shown)
         except FileExistsError:
-            self._check_shown(shown, staged, file, epoch)
+            return self._check_shown(shown, staged, file, epoch)
         except FileNotFoundError:
             # Another process may have just finished this very commit.
             if not os.path.lexists(shown):
                 return f"{os.path.relpath(staged, self.path)} is not there"
-            self._check_shown(shown, staged, file, epoch)
+            return self._check_shown(shown, staged, file, epoch)
         return None
 
     def _is_sound(self, staged: str, part: str, file: ShownFile) -> bool:
@@ -267,13 +267,34 @@ class Files:
             return os.stat(staged).st_size == file.size_bytes
         return disk.look_at(staged) == disk.Sealed(file.size_bytes, file.sha256)
 
-    def _check_shown(self, shown: str, staged: str, file: ShownFile, epoch: Epoch) -> None:
+    def _check_shown(self, shown: str, staged: str, file: ShownFile, epoch: Epoch) -> str | None:
+        """None if what is shown is what is to be shown. Says so when it is of a feed that did not end."""
         if os.path.exists(staged) and os.path.samefile(shown, staged):
-            return
-        if disk.look_at(shown) != disk.Sealed(file.size_bytes, file.sha256):
-            raise ConflictError(
-                f"{shown} is there already, with other bytes than those prepared for epoch {epoch.number}"
-            ).with_hint("move that file away, then start again: the epoch is decided and its rows are staged")
+            return None
+        if disk.look_at(shown) == disk.Sealed(file.size_bytes, file.sha256):
+            return None
+        if self._is_of_another_feed(shown, file.name, epoch):
+            return f"{file.name} was shown by a later feed of the epoch that did not end"
+        raise ConflictError(
+            f"{shown} is there already, with other bytes than those prepared for epoch {epoch.number}"
+        ).with_hint("move that file away, then start again: the epoch is decided and its rows are staged")
+
+    def _is_of_another_feed(self, shown: str, name: str, epoch: Epoch) -> bool:
+        """Whether an attempt at this very epoch has the visible file staged; fed again, its bytes differ."""
+        for attempt in self._attempts_at(epoch):
+            for part in disk.names_in(attempt):
+                staged = os.path.join(attempt, part, name)
+                if os.path.exists(staged) and os.path.samefile(shown, staged):
+                    return True
+        return False
+
+    def _attempts_at(self, epoch: Epoch) -> list[str]:
+        """The staging directories of this epoch: of the attempt decided, and of those that fed it again."""
+        return [
+            os.path.join(self._staging, name)
+            for name, attempt in self._staged()
+            if (attempt.number, attempt.id) == (epoch.number, epoch.id)
+        ]
 
     # --- removing ------------------------------------------------------------------------------
 
