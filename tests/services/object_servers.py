@@ -190,13 +190,18 @@ def azure() -> Iterator[ObjectServer]:
         yield ObjectServer("azurite", endpoint, "az://bucket", options)
 
 
+def any_token() -> dict[str, Any]:
+    """A credential provider that other processes can be given too."""
+    return {"token": "test", "expires_at": None}
+
+
 @contextmanager
 def gcs() -> Iterator[ObjectServer]:
     server = FakeGcs()
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
     options = {
         "base_url": server.url,
-        "credential_provider": lambda: {"token": "test", "expires_at": None},
+        "credential_provider": any_token,
         "client_options": {"allow_http": True, "timeout": "20s"},
     }
     try:
