@@ -184,7 +184,7 @@ def test_a_setting_that_state_depends_on_is_told_beside_an_added_sink(tmp_path: 
 
     assert [str(change) for change in changes] == [
         "sink 'other' was added",
-        "setting 'shuffle_partitions' was changed: its value is another",
+        "setting 'shuffle partitions' was changed: its value is another",
     ]
 
 

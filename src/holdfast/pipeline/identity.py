@@ -83,10 +83,10 @@ def topology(flow: FlowSpec) -> Topology:
 def settings(flow: FlowSpec, engine: EngineFacts) -> dict[str, dict[str, Any]]:
     """The settings that state depends on, each as a member of the topology's section ``settings``."""
     facts = {
-        "output_mode": flow.pipeline.output_mode,
-        "state_provider": engine.state_provider,
-        "state_format": engine.state_format,
-        "shuffle_partitions": engine.shuffle_partitions,
+        "output mode": flow.pipeline.output_mode,
+        "state provider": engine.state_provider,
+        "state format": engine.state_format,
+        "shuffle partitions": engine.shuffle_partitions,
     }
     return {name: {"hash": f"{hash_text(value):016x}", "inputs": []} for name, value in facts.items()}
 
